@@ -20,7 +20,7 @@ from twin.description.problems import DescriptionError
 from twin.engine.all_ranks import simulate_ranks
 from twin.engine.bill import bill
 from twin.engine.energy import step_energy
-from twin.engine.power_over_time import Ops, PowerOverTime
+from twin.engine.power_over_time import Ops, PowerOverTime, Segments
 from twin.engine.report import report, report_all_ranks
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Gemm, Memory
@@ -116,6 +116,33 @@ def test_the_peak_lasts_longer_than_times_are_rounded(things, at_once, chance) -
         peak = PowerOverTime(draws, 2.0, 2.0 + sum(w for _, _, w in things), float(end)).peak_watts
     between = [2.0 + sum(w for b, n, w in things if b <= at < b + n) for at in range(end)]
     assert peak == pytest.approx(max(between), rel=1e-12)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.integers(0, 9), min_size=6, max_size=9), st.lists(st.integers(0, 30), min_size=1, max_size=6)
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(1, 40),
+)
+@examples(0.5)
+def test_the_peak_of_segments_is_found_though_no_more_is_looked_for_once_it_is_reached(segments, at_once) -> None:
+    """Each draws other watts in every second, whenever it begins; brute force adds up the seconds of the step."""
+    draws, drawn = [], np.full(64, 2.0)
+    for levels, begins in segments:
+        changes = np.diff(np.array(levels, dtype=float), prepend=0.0, append=0.0)
+        draws.append(Segments(np.sort(np.array(begins, dtype=float)), np.arange(len(levels) + 1.0), changes))
+        for begin in begins:
+            drawn[begin : begin + len(levels)] += levels
+    most = 2.0 + sum(max(levels) * len(begins) for levels, begins in segments)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("twin.engine.power_over_time.MAX_DRAWING", at_once)
+        found = PowerOverTime(draws, 2.0, most, float(len(drawn)))
+        assert found.peak_watts == pytest.approx(drawn.max(), rel=1e-12)
+        assert found.bound_watts >= drawn.max() * (1 - 1e-12)
 
 
 def test_every_engine_draws_the_same() -> None:

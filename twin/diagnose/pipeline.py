@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from twin.engine.program import COMPUTE, START
 from twin.engine.rows import Occurrences
-from twin.engine.segment import Segment
 from twin.engine.simulate import Part, Simulation
-from twin.engine.times import Ints, Times
+from twin.engine.times import Floats, Ints, Times
 from twin.trace.bubbles import PipelineRun
 from twin.trace.passes import PassName, RankOps, numbered, pass_and_variable_of
 
@@ -31,14 +30,14 @@ def pipeline_of(simulation: Simulation) -> PipelineRun | None:
     if (classes < 0).any():
         return None
     chosen = int(np.argmax(simulation.slowness[classes].max(axis=1)))
-    found, merged = [], _Merged()
+    found = []
     for stage, part in enumerate(simulation.parts):
         row = int(np.flatnonzero(part.classes == classes[chosen, stage])[0])
-        found.append((stage, int(ranks[chosen, stage]), _ops(part, row, merged)))
+        found.append((stage, int(ranks[chosen, stage]), _ops(part, row)))
     return PipelineRun.of(found, simulation.step_seconds)
 
 
-def _ops(part: Part, number: int, merged: _Merged) -> RankOps:
+def _ops(part: Part, number: int) -> RankOps:
     """Columns of one class of ranks: what is known of segments is one op for each pass in them."""
     program, row = part.program, part.timeline.rows[number]
     code, which = np.asarray(program.code), np.asarray(program.ops.which)
@@ -46,20 +45,18 @@ def _ops(part: Part, number: int, merged: _Merged) -> RankOps:
     distinct, variables = [each for each, _ in read], [variable for _, variable in read]
     known: dict[PassName, int] = {}
     template = np.array([each if isinstance(each, int) else known.setdefault(each, len(known)) for each in distinct])
-    several = [_Columns(row.ops, row.times, code[row.ops])]
-    for each in row.segments:
-        own = each.representative
-        several.append(_Columns.of(each, merged.of(each.segment, template[which[own]], program.ops.stretch_of(own))))
-    columns = _Columns.joined(several)
+    columns = _Columns(row.ops, row.times.arrival, row.times.start, row.times.end, code[row.ops])
+    if row.segments:
+        inside = _Inside.of(row.segments, template[which[row.once]], program.ops.stretch_of(row.once))
+        columns = columns.and_those_of(inside.each_time(row.segments))
     of_op = which[columns.op]
     micro = program.ops.values_of("micro", columns.op)
     for variable in sorted(set(variables) - {"micro"}):
         named = np.array([each == variable for each in variables], dtype=bool)[of_op]
         micro = np.where(named, program.ops.values_of(variable, columns.op), micro)
     names, numbers = numbered(distinct, of_op, micro)
-    times = columns.times
     return RankOps(
-        names, numbers, columns.code == COMPUTE, columns.code == START, times.arrival, times.start, times.end
+        names, numbers, columns.code == COMPUTE, columns.code == START, columns.arrival, columns.start, columns.end
     )
 
 
@@ -69,73 +66,73 @@ class _Columns:
 
     op: Ints
     """Number of the op, or of the first one."""
-    times: Times
+    arrival: Floats
+    start: Floats
+    end: Floats
     code: NDArray[np.int8]
 
-    @classmethod
-    def of(cls, occurrences: Occurrences, inside: _Inside) -> _Columns:
-        """Let what stands for the ops of a segment come as often as the segment."""
-        at, count = occurrences.begins[:, None], len(occurrences.begins)
-        times = inside.times
-        start, end, arrival = ((at + column).ravel() for column in (times.start, times.end, times.arrival))
-        return cls(
-            (occurrences.firsts[:, None] + inside.begins).ravel(),
-            Times(start, end, arrival, np.tile(times.share, count)),
-            np.tile(inside.code, count),
-        )
-
-    @classmethod
-    def joined(cls, several: Sequence[_Columns]) -> _Columns:
-        """Put all into program order."""
-        if len(several) == 1:
-            return several[0]
+    def and_those_of(self, other: _Columns) -> _Columns:
+        """Put both into program order."""
+        several = (self, other)
         ops = np.concatenate([each.op for each in several])
-        order = np.argsort(ops, kind="stable")  # each has its own in order
-        code = np.concatenate([each.code for each in several])
-        return cls(ops[order], Times.joined([each.times for each in several])[order], code[order])
+        order = np.argsort(ops, kind="stable")  # what is in order is merged
+        arrival, start, end, code = (
+            np.concatenate([getattr(each, name) for each in several])[order]
+            for name in ("arrival", "start", "end", "code")
+        )
+        return _Columns(ops[order], arrival, start, end, code)
 
 
 @dataclass(frozen=True)
 class _Inside:
-    """A segment whose ops are put together."""
+    """Segments whose ops are put together pass by pass, one segment behind the other; times are from its begin."""
 
-    begins: Ints
-    """Place of the first op of each."""
-    times: Times
-    """From the segment's begin."""
-    code: NDArray[np.int8]
+    columns: _Columns
+    """Of each pass, or op of no pass: the first op by its place in the segment."""
+    lengths: Ints
+    """How many of them each segment has."""
 
-
-class _Merged:
-    """Segments whose ops are put together, pass by pass, each once: stages that do the same share them."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes, bytes], _Inside] = {}
-
-    def of(self, segment: Segment, template: Ints, stretch: Ints) -> _Inside:
+    @classmethod
+    def of(cls, segments: Sequence[Occurrences], template: Ints, stretch: Ints) -> _Inside:
         """Put the ops of each pass in a segment together: as one that computes at its end for as long as all of them.
 
         A pass is told by its `template`, those of no pass have a negative one, and by the `stretch` of its names.
         """
+        sizes = np.array([len(each.segment.code) for each in segments])
+        firsts = np.cumsum(sizes) - sizes
+        times = Times.joined([each.segment.times for each in segments])
+        code = np.concatenate([each.segment.code for each in segments])
         is_pass = template >= 0
-        same = is_pass[1:] & (template[1:] == template[:-1]) & (stretch[1:] == stretch[:-1])
-        key = (id(segment), is_pass.tobytes(), same.tobytes())
-        if key not in self._known:
-            self._known[key] = self._together(segment, is_pass, np.flatnonzero(np.append(True, ~same)))
-        return self._known[key]
-
-    @staticmethod
-    def _together(segment: Segment, is_pass: NDArray[np.bool_], begins: Ints) -> _Inside:
-        times = segment.times
-        left = np.where(segment.code == START, times.arrival, times.end)
-        arrival = np.minimum.reduceat(times.arrival, begins)
-        end = np.maximum.reduceat(left, begins)
-        computing = np.add.reduceat(np.where(segment.code == COMPUTE, times.end - times.start, 0.0), begins)
-        whole = is_pass[begins]
-        merged = Times(
-            np.where(whole, end - computing, times.start[begins]),
-            np.where(whole, end, times.end[begins]),
-            arrival,
-            times.share[begins],
+        begins = np.append(True, ~is_pass[1:] | (template[1:] != template[:-1]) | (stretch[1:] != stretch[:-1]))
+        begins[firsts] = True
+        at = np.flatnonzero(begins)
+        left = np.where(code == START, times.arrival, times.end)
+        end = np.maximum.reduceat(left, at)
+        computing = np.add.reduceat(np.where(code == COMPUTE, times.end - times.start, 0.0), at)
+        whole = is_pass[at]
+        lengths = np.add.reduceat(begins, firsts, dtype=np.int64)
+        columns = _Columns(
+            at - np.repeat(firsts, lengths),
+            np.minimum.reduceat(times.arrival, at),
+            np.where(whole, end - computing, times.start[at]),
+            np.where(whole, end, times.end[at]),
+            np.where(whole, COMPUTE, code[at]).astype(np.int8),
         )
-        return _Inside(begins, merged, np.where(whole, COMPUTE, segment.code[begins]).astype(np.int8))
+        return cls(columns, lengths)
+
+    def each_time(self, segments: Sequence[Occurrences]) -> _Columns:
+        """Let what stands for the ops of these segments come as often as they do."""
+        times = [len(each.begins) for each in segments]
+        lengths = np.repeat(self.lengths, times)
+        first = np.repeat(np.cumsum(self.lengths) - self.lengths, times)  # of each occurrence's segment
+        place = np.arange(lengths.sum()) + np.repeat(first - (np.cumsum(lengths) - lengths), lengths)
+        begin = np.repeat(np.concatenate([each.begins for each in segments]), lengths)
+        op = np.repeat(np.concatenate([each.firsts for each in segments]), lengths)
+        own = self.columns
+        return _Columns(
+            op + own.op[place],
+            begin + own.arrival[place],
+            begin + own.start[place],
+            begin + own.end[place],
+            own.code[place],
+        )

@@ -8,7 +8,7 @@ begins. Equal to the SimPy engine to rounding, which tests hold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from itertools import chain
 
@@ -60,16 +60,18 @@ class _Engine:
             program = programs[role[c]]
             plan = Plan.op_by_op(len(program)) if segments is None else segments.plan(c)
             self.ranks.append(Member(c, program, slowness, plan))
-        streams = self._connect(setting)
+        streams = self._connect(setting, frozenset() if segments is None else segments.disturbing)
         self.observer = None if segments is None or not periods else Observer.of(self.ranks, streams, self.clock)
 
-    def _connect(self, setting: Setting) -> list[Stream]:
+    def _connect(self, setting: Setting, disturbing: Collection[str]) -> list[Stream]:
         """Give ranks their streams and prices."""
         beside = 1.0 / (1.0 + setting.collective_slowdown)
-        streams = {
-            name: [Stream([self.ranks[m] for m in of], beside, quiet=name in setting.quiet) for of in members]
-            for name, members in setting.members.items()
-        }
+        streams: dict[str, list[Stream]] = {}
+        for name, members in setting.members.items():
+            quiet, shares_links = name in setting.quiet, name in disturbing
+            streams[name] = [
+                Stream([self.ranks[m] for m in of], beside, quiet=quiet, shares_links=shares_links) for of in members
+            ]
         for stream in chain.from_iterable(streams.values()):
             stream.finished = partial(self._finish, stream, 0)
         for rank in self.ranks:
@@ -197,7 +199,11 @@ class _Engine:
         rank.alone = not rank.collectives
         rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
-        self._plan(rank)
+        if rank.run is None:
+            rank.plan += 1
+            self.clock.at(now + segment.seconds, self._done, rank, rank.plan)
+        else:
+            self._plan(rank)
 
     def _work(self, rank: Member, seconds: float) -> None:
         """Begin an op that takes so long undisturbed."""
@@ -257,7 +263,7 @@ class _Engine:
         if place == len(queue):
             pending = rank.pending[op] = Pending(call, transfer, member)
             queue.append(pending)
-            if not place and not stream.steady:
+            if not place and stream.disturbs:
                 stream.disturb(1)
             if stream.size > 1:
                 return
@@ -297,7 +303,7 @@ class _Engine:
 
     def _finish(self, stream: Stream, _plan: int) -> None:
         now, pending, steady = self.clock.now, stream.queue.popleft(), stream.steady
-        if not stream.queue and not steady:
+        if not stream.queue and stream.disturbs:
             stream.disturb(-1)
         share = 1.0 if stream.flow is None else stream.flow.share(now)
         stream.flow = None

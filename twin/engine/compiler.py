@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,68 +55,52 @@ Prices = dict[Kernel | tuple[Kernel, str], tuple[float, float]]
 VARIABLE = re.compile(r"\{(\w+)\}")
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Body:
     """What is copied: its columns as they were first written, and where it is."""
 
-    length: int
-    columns: tuple[bytes, ...]
+    first: int
+    """Where it was written."""
+    columns: tuple[array[int], ...]
     """Which of the distinct ops they are, codes, targets."""
-    inner: list[int]
+    inner: NDArray[np.int64]
     """Places of waits for what the same copy starts."""
-    firsts: array[int]
-    """Where each copy begins."""
-    values: dict[str, array[int]]
-    """What the variables in names of starts and waits stand for, in each copy."""
-    starts: list[tuple[int, str]]
-    """Places of the starts in the body, and their names."""
-    open: list[tuple[int, str]]
+    starts: list[_Name]
+    """The starts in it whose names have a variable."""
+    open: list[_Name]
     """The same of waits for what another copy starts."""
 
     @classmethod
-    def written(cls, program: Program, first: int, copy: Copy, open_: Set[int]) -> _Body:
+    def written(cls, program: Program, first: int, ops: Sequence[Op], open_: Set[int]) -> _Body:
         """Take what was written last; `open_` are ops that wait for something else."""
-        own = slice(first, len(program))
         columns = (program.ops.which, program.code, program.target)
-        starts = [(place, op.name) for place, op in enumerate(copy.body) if isinstance(op, Start)]
-        waits = [(place, op.name) for place, op in enumerate(copy.body) if isinstance(op, Wait)]
+        waits = [(place, op.name) for place, op in enumerate(ops) if isinstance(op, Wait)]
         return cls(
-            len(program) - first,
-            tuple(column[own].tobytes() for column in columns),
-            [place for place, _ in waits if first + place not in open_],
-            array("q", [first]),
-            {variable: array("q", [copy.values[variable]]) for variable in _variables([*starts, *waits])},
-            starts,
-            [(place, name) for place, name in waits if first + place in open_],
+            first,
+            tuple(column[first:] for column in columns),
+            np.array([place for place, _ in waits if first + place not in open_], dtype=np.int64),
+            _Name.each((place, op.name) for place, op in enumerate(ops) if isinstance(op, Start)),
+            _Name.each((place, name) for place, name in waits if first + place in open_),
         )
 
-    def again(self, first: int, values: Mapping[str, int]) -> None:
-        """Note another copy."""
-        self.firsts.append(first)
-        for name, column in self.values.items():
-            column.append(values[name])
 
-    def rounds(self, begin: int, count: int, length: int, by: int) -> None:
-        """Let the copies from one on come so many times in all, so many ops apart."""
-        later = np.arange(1, count)[:, None]
-        for column, step in ((self.firsts, length), *((column, by) for column in self.values.values())):
-            column.frombytes((np.array(column[begin:]) + step * later).tobytes())
+class _Name(NamedTuple):
+    """The name of an op in a body."""
 
-    def found(self, places: Sequence[tuple[int, str]]) -> Iterator[tuple[str, _Places]]:
-        """Yield the ops at some places in all copies by name, its variable left out, and what that stands for."""
-        firsts = np.asarray(self.firsts)
-        for place, name in places:
-            if (variable := VARIABLE.search(name)) is not None:
-                yield name.replace(variable[0], "{}"), (np.asarray(self.values[variable[1]]), firsts + place)
+    place: int
+    template: str
+    """Its variable left out."""
+    variable: str
+
+    @classmethod
+    def each(cls, names: Iterable[tuple[int, str]]) -> list[_Name]:
+        """Read names; one without a variable is left out: it stands for nothing in another copy."""
+        found = ((place, name, VARIABLE.search(name)) for place, name in names)
+        return [cls(place, name.replace(of[0], "{}"), of[1]) for place, name, of in found if of is not None]
 
 
 _Places = tuple[NDArray[np.int64], NDArray[np.int64]]
 """What a variable stands for, and the op where it does."""
-
-
-def _variables(places: Sequence[tuple[int, str]]) -> set[str]:
-    """Return the variables in the names of some ops."""
-    return {found[1] for _, name in places if (found := VARIABLE.search(name)) is not None}
 
 
 def _joined(several: Sequence[_Places]) -> _Places:
@@ -149,9 +133,9 @@ class _Compiler:
         self._prices = prices
         self._bodies: dict[int, tuple[int, int, Set[str]]] = {}
         """Where a repeated body was written, and below which repeats."""
-        self._copied: dict[int, _Body] = {}
-        self._again: list[tuple[_Body, Mapping[str, int]]] = []
-        """Copies that are still to be written, of bodies that have been."""
+        self._numbers: dict[int, int] = {}
+        """Of bodies that are copied."""
+        self._copied: list[_Body] = []
         self._open: set[int] = set()
         """Waits for what another copy starts."""
 
@@ -165,17 +149,6 @@ class _Compiler:
         append_amount, append_target = program.amounts.append, program.target.append
         append_host, issued = program.hosts.append, self._issued
         for op in ops:
-            if isinstance(op, Copy):
-                self._copy(op)
-                continue
-            if isinstance(op, Rounds):
-                self._rounds(op)
-                continue
-            if self._again:
-                self._write_again()
-            if isinstance(op, Repeat):
-                self._repeat(op, values)
-                continue
             if isinstance(op, Compute):
                 code, target = COMPUTE, -1
                 amount, host = self._price(op)
@@ -184,6 +157,15 @@ class _Compiler:
                 kind = SEEN_BY_FIRST.get(op.kind, op.kind) if op.communicator in self._second else op.kind
                 target = calls.setdefault((op.communicator, kind, op.bytes), len(calls))
                 by_name[op.name] = len(program.code)
+            elif isinstance(op, Copy):
+                self._copy(op)
+                continue
+            elif isinstance(op, Rounds):
+                self._rounds(op)
+                continue
+            elif isinstance(op, Repeat):
+                self._repeat(op, values)
+                continue
             else:
                 code, amount, host = WAIT, 0.0, 0.0
                 if copied and op.name not in by_name:
@@ -197,65 +179,47 @@ class _Compiler:
 
     def _copy(self, copy: Copy) -> None:
         """Write a body the first time, later its columns; what waits in it wait for is settled at the end."""
-        body = self._copied.get(id(copy.body))
-        if body is not None:
-            self._again.append((body, copy.values))
-            return
-        self._write_again()
-        first = len(self._program)
-        self.add(copy.body, copy.values, copied=True)
-        self._copied[id(copy.body)] = _Body.written(self._program, first, copy, self._open)
-
-    def _write_again(self) -> None:
-        """Write the columns of all copies since the last time, which are many and short, at once."""
-        if not self._again:
-            return
         program, first = self._program, len(self._program)
-        places = []
-        for body, values in self._again:
-            places.append(first)
-            body.again(first, values)
-            first += body.length
-        bodies = [body.columns for body, _ in self._again]
-        program.ops.add(b"".join([body[0] for body in bodies]), places, [values for _, values in self._again])
-        columns: tuple[array[Any], ...] = (program.code, program.target)
-        for number, column in enumerate(columns, 1):
-            column.frombytes(b"".join([body[number] for body in bodies]))
-        self._again.clear()
+        number = self._numbers.setdefault(id(copy.body), len(self._numbers))
+        program.ops.begin(copy.values, number)
+        if number == len(self._copied):
+            self.add(copy.body, copy.values, copied=True)
+            self._copied.append(_Body.written(program, first, copy.body, self._open))
+            return
+        for column, own in zip(
+            (program.ops.which, program.code, program.target), self._copied[number].columns, strict=True
+        ):
+            column.extend(own)
 
     def finish(self) -> None:
-        """Write what is left, and settle what the waits in copies wait for."""
-        self._write_again()
-        target, bodies = np.asarray(self._program.target), self._copied.values()
+        """Settle what the waits in copies wait for."""
+        target, ops, bodies = np.asarray(self._program.target), self._program.ops, self._copied
+        variables = {each.variable for body in bodies for each in (*body.starts, *body.open)}
+        values = ops.values_of_stretches(variables)
+        copies = ops.copies(len(bodies))
         started: dict[str, list[_Places]] = {}
-        for body in bodies:
-            firsts = np.asarray(body.firsts)[:, None]
-            target[firsts + np.array(body.inner, dtype=np.int64)] += (firsts - body.firsts[0]).astype(target.dtype)
-            for name, places in body.found(body.starts):
-                started.setdefault(name, []).append(places)
+        for body, (firsts, numbers) in zip(bodies, copies, strict=True):
+            shifts = (firsts - body.first).astype(target.dtype)
+            target[firsts[:, None] + body.inner] += shifts[:, None]
+            for place, name, variable in body.starts:
+                started.setdefault(name, []).append((values[variable][numbers], firsts + place))
         in_order: dict[str, _Places] = {}
-        for body in bodies:
-            for name, (values, ops) in body.found(body.open):
+        for body, (firsts, numbers) in zip(bodies, copies, strict=True):
+            for place, name, variable in body.open:
                 if name not in in_order:
                     in_order[name] = _joined(started[name])
                 known, starts = in_order[name]
-                target[ops] = starts[np.searchsorted(known, values)]
+                target[firsts + place] = starts[np.searchsorted(known, values[variable][numbers])]
 
     def _rounds(self, rounds: Rounds) -> None:
         """Write the copies of a round, and what they are in all of them."""
-        self._write_again()
         program, first = self._program, len(self._program)
-        before = {key: len(body.firsts) for key, body in self._copied.items()}
         for op in rounds.body:
             if isinstance(op, Rounds):
                 self._rounds(op)
             else:
                 self._copy(op)
-        self._write_again()
         length, count = len(program) - first, rounds.count
-        for key, body in self._copied.items():
-            if before.get(key, 0) < len(body.firsts):
-                body.rounds(before.get(key, 0), count, length, rounds.by)
         program.repeats.append(Repeated(first, length, count))
         program.ops.rounds(first, count, rounds.by)
         program.code.extend(program.code[first:] * (count - 1))

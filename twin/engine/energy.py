@@ -47,17 +47,21 @@ class StepEnergy:
         self, program: Program, known: dict[tuple[Kernel, float], tuple[float, int]]
     ) -> tuple[Floats, NDArray[np.int8]]:
         """Return those of a part; `known` are kernels that have been looked at, with the seconds that they take."""
-        watts, kinds = np.zeros(len(program.ops.distinct)), np.zeros(len(program.ops.distinct), dtype=np.int8)
-        for number, (op, seconds) in enumerate(zip(program.ops.distinct, program.amounts, strict=True)):
+        found: list[tuple[float, int]] = []
+        links = KINDS.index(LINKS)
+        for op, seconds in zip(program.ops.distinct, program.amounts, strict=True):
             if isinstance(op, Compute):
                 key = (op.kernel, seconds)
-                if key not in known:
-                    known[key] = self._kernel_watts(*key)
-                watts[number], kinds[number] = known[key]
+                own = known.get(key)
+                if own is None:
+                    own = known[key] = self._kernel_watts(*key)
             elif isinstance(op, Start):
-                kinds[number] = KINDS.index(LINKS)
-                watts[number] = 0.0 if op.kind in OFF_DEVICE else self.power.links_watts
-        return watts, kinds
+                own = (0.0 if op.kind in OFF_DEVICE else float(self.power.links_watts), links)
+            else:
+                own = (0.0, 0)
+            found.append(own)
+        watts, kinds = zip(*found, strict=True) if found else ((), ())
+        return np.array(watts, dtype=np.float64), np.array(kinds, dtype=np.int8)
 
     def _kernel_watts(self, kernel: Kernel, seconds: float) -> tuple[float, int]:
         """Return what a kernel that takes so long adds, and what kind of work it is."""
@@ -158,8 +162,7 @@ class StepEnergy:
                 watts = count * self._watts[number][0]
                 highest += (1 + len(self.simulation.communicators)) * float(watts.max(initial=0.0))
                 draws.append(Ops.of(row.times, code[row.ops], watts[which[row.ops]], slowness))
-                for each in row.segments:
-                    own = watts[which[each.representative]]
+                for each, own in row.each_once(watts[which[row.once]]):
                     alike.setdefault((id(each.segment), own.tobytes()), ([], own))[0].append(each)
         draws += (Segments.of(several, watts, slowness) for several, watts in alike.values())
         context = self.power.context_watts * float(ranks.sum())

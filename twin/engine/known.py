@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 
@@ -58,21 +59,24 @@ class Known:
         for segment, firsts, runs in self._slowed():
             parts.append((firsts[:, None] + np.arange(len(segment.code))).ravel())
             alone = segment.times
-            start, end, arrival = (times_of(runs, each).ravel() for each in (alone.start, alone.end, alone.arrival))
+            found = times_of(runs, np.concatenate([alone.start, alone.end, alone.arrival]))
+            start, end, arrival = (each.ravel() for each in np.split(found, 3, axis=1))
             several.append(Times(start, end, arrival, np.tile(alone.share, len(firsts))))
         if len(parts) > 1:
             ops = np.concatenate(parts)
-            order = np.argsort(ops)
+            order = np.argsort(ops, kind="stable")  # much is in order: this sort merges it
             ops, times = ops[order], Times.joined(several)[order]
         return Row(ops, times, tuple(self._occurrences(ALONE)))
 
     def _occurrences(self, how: int) -> Iterator[Occurrences]:
         """Yield the segments whose begins say it all, each with all of its begins, in the order of their first ones."""
+        cuts, begins = self._plan.cuts, np.asarray(self._begins)
         parts = np.flatnonzero(np.frombuffer(self._how, dtype=np.uint8) == how)
-        numbers, begins = self._plan.cuts.numbers[parts], np.asarray(self._begins)
-        for first in np.sort(np.unique(numbers, return_index=True)[1]):
-            own = parts[numbers == numbers[first]]
-            yield Occurrences(self._plan.segments[numbers[first]], self._plan.cuts.firsts[own], begins[own])
+        numbers = cuts.numbers[parts]
+        order = np.argsort(numbers, kind="stable")
+        edges = np.flatnonzero(np.diff(numbers[order], prepend=-1, append=-1)).tolist()
+        for own in sorted((parts[order[begin:end]] for begin, end in pairwise(edges)), key=lambda own: int(own[0])):
+            yield Occurrences(self._plan.segments[cuts.numbers[own[0]]], cuts.firsts[own], begins[own])
 
     def _slowed(self) -> Iterator[tuple[Segment, Ints, list[Run]]]:
         """Yield the others with their first ops, those together that are equal and have changed their pace as often."""

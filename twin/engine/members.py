@@ -113,9 +113,9 @@ class Member:
         self.calls: list[tuple[Stream, Transfer] | None] = []
         """Where each call runs, and what it takes; None for those of others."""
         self.disturbed = 0
-        """Streams with something on them whose speed depends on what their members do."""
+        """Streams with something on them that segments would not go as they do alone beside."""
         self.under_way: list[Stream] = []
-        """Those of them on which a collective is running."""
+        """Streams on which a collective is running whose speed depends on what their members do."""
         self.collectives = 0
         """Collectives that are running."""
         self.idle_at = 0
@@ -153,7 +153,7 @@ class Member:
         ops = self.ops[0]
         if len(self.ops) > 1:
             ops = np.concatenate(self.ops)
-            order = np.argsort(ops)
+            order = np.argsort(ops, kind="stable")
             ops, times = ops[order], times[order]
         return self.known.row(ops, times)
 
@@ -169,6 +169,7 @@ class Stream:
     __slots__ = (
         "arrived",
         "beside",
+        "disturbs",
         "done",
         "finished",
         "flow",
@@ -181,7 +182,9 @@ class Stream:
         "steady",
     )
 
-    def __init__(self, members: list[Member], beside: float, *, quiet: bool = False) -> None:
+    def __init__(
+        self, members: list[Member], beside: float, *, quiet: bool = False, shares_links: bool = False
+    ) -> None:
         self.quiet = quiet
         """Whether it slows no compute and is not slowed by it."""
         self.members = members
@@ -190,6 +193,8 @@ class Stream:
         self.beside = 1.0 if quiet else beside
         self.steady = self.several_roles or self.beside == 1.0
         """Whether it does not matter for its speed what its members do."""
+        self.disturbs = not self.steady or shares_links
+        """Whether its members go op by op while something is on it."""
         self.queue: deque[Pending] = deque()
         self.arrived = dict.fromkeys((member.number for member in members), 0)
         self.done = 0

@@ -95,9 +95,9 @@ def _waiting_for_peers(simulation: Simulation, part: Part, marks: Sequence[Marks
         return _for_last_arrivals(simulation, marks[0], weight)
     seconds: dict[Axis, float] = {}
     for row, own, share in zip(part.timeline.rows, marks, weight.tolist(), strict=True):
-        inside = ((len(each.begins), each.segment.marks, each.segment.times) for each in row.segments)
-        for count, found, times in ((1, own, row.times), *inside):
-            for axis, waiting in found.waiting_for_peers(times).items():
+        inside = ((len(each.begins), each.segment.waiting_for_peers) for each in row.segments)
+        for count, found in ((1, own.waiting_for_peers(row.times)), *inside):
+            for axis, waiting in found.items():
                 seconds[axis] = seconds.get(axis, 0.0) + share * count * waiting
     return seconds
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import frexp, ldexp
+from math import frexp, inf, ldexp
 from typing import Protocol
 
 import numpy as np
@@ -116,6 +116,13 @@ class Segments:
         """See above."""
         return replace(self, begins=_left(self.begins, begin, seconds))
 
+    def at_most(self, unit: float) -> Segments:
+        """Let each draw from its begin to its end the most that it ever draws."""
+        if not len(self.at):
+            return self
+        highest = np.cumsum(_rounded(self.watts, unit)).max()
+        return replace(self, at=self.at[[0, -1]], watts=np.array([highest, -highest]))
+
 
 def _left(begins: Floats, begin: float, seconds: float) -> Floats:
     """Return those before a stretch of time, and those behind it as if that were not there."""
@@ -144,10 +151,20 @@ class PowerOverTime:
     """More than all can draw together."""
     step_seconds: float
 
+    @property
+    def unit(self) -> float:
+        """Of watts, see above."""
+        return ldexp(1.0, frexp(self.most_watts)[1] - MANTISSA_BITS)
+
+    @property
+    def changes(self) -> int:
+        """How often the power changes."""
+        return sum(each.changes for each in self.draws)
+
     def pieces(self) -> Iterator[tuple[Floats, Floats]]:
         """Yield when the power changes and watts from then on, a stretch of the step after the other."""
-        unit = ldexp(1.0, frexp(self.most_watts)[1] - MANTISSA_BITS)
-        count = 1 + sum(each.changes for each in self.draws) // MAX_DRAWING
+        unit = self.unit
+        count = 1 + self.changes // MAX_DRAWING
         edges = np.linspace(0.0, self.step_seconds, count + 1)[1:-1]
         stops = [[*np.searchsorted(each.begins, edges).tolist(), len(each.begins)] for each in self.draws]
         done = [0] * len(self.draws)
@@ -189,17 +206,29 @@ class PowerOverTime:
         return replace(self, draws=draws, step_seconds=self.step_seconds - seconds)
 
     @property
+    def bound_watts(self) -> float:
+        """What is drawn at no time more than; infinite where it would take as long to find as the peak."""
+        draws = [each.at_most(self.unit) if isinstance(each, Segments) else each for each in self.draws]
+        coarse = replace(self, draws=draws)
+        if 2 * coarse.changes > self.changes:
+            return inf
+        return max(float(watts.max()) for _, watts in coarse.pieces())
+
+    @property
     def peak_watts(self) -> float:
         """The highest power that lasts.
 
         Where an op ends as another begins, their times may differ by rounding: for so long both draw, or none does.
+        Stages of a pipeline wait for each other, and soon draw their most at the same time: then no more is looked for.
         """
-        shortest, highest = SHORTEST * self.step_seconds, 0.0
+        shortest, highest, bound = SHORTEST * self.step_seconds, 0.0, self.bound_watts
         begun, drawn = 0.0, 0.0
         for moments, watts in self.pieces():
             lasts = np.diff(moments, append=self.step_seconds)
             highest = max(highest, float(watts[:-1][lasts[:-1] > shortest].max(initial=0.0)))
             if moments[0] - begun > shortest:
                 highest = max(highest, drawn)
+            if highest >= bound:
+                return highest
             begun, drawn = float(moments[-1]), float(watts[-1])
         return max(highest, drawn) if self.step_seconds - begun > shortest else highest

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -50,26 +50,26 @@ class Ops(Sequence[Named]):
         """Of each op: which of the distinct ones it is."""
         self._begins = array("q")
         self._values: list[Mapping[str, int]] = []
+        self._numbers: dict[int, int] = {}
+        """Of these, by what they are."""
         self._which_values = array("i")
         """Which of them the ops from each beginning on have."""
         self._more = array("q")
         """By how much more than these."""
+        self._bodies = array("i")
+        """Which body they are a copy of; -1 of none."""
         self._arrays: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     def append(self, op: Simple, values: Mapping[str, int]) -> None:
         """Add an op that has not been there yet."""
         if not self._begins or self._values[self._which_values[-1]] is not values or self._more[-1]:
-            self._begin(len(self.which), values)
+            self.begin(values)
         self.which.append(len(self.distinct))
         self.distinct.append(op)
 
-    def add(self, which: bytes, begins: Sequence[int], values: Sequence[Mapping[str, int]]) -> None:
-        """Add ops that have been there, by their numbers among the distinct ones; with each stretch come its values."""
-        self._begins.extend(begins)
-        self._which_values.extend(range(len(self._values), len(self._values) + len(values)))
-        self._values += values
-        self._more.frombytes(bytes(8 * len(values)))
-        self.which.frombytes(which)
+    def begin(self, values: Mapping[str, int], body: int = -1) -> None:
+        """Let the ops from here on have these values, as a copy of a body if that has a number."""
+        self._begin(len(self.which), values, body)
 
     def again(self, first: int, stop: int, changed: Mapping[str, int]) -> None:
         """Add the ops of a stretch once more, with other values."""
@@ -80,22 +80,33 @@ class Ops(Sequence[Named]):
         self.which.extend(self.which[first:stop])
 
     def rounds(self, first: int, count: int, by: int) -> None:
-        """Let the ops from one on come so many times in all, each time with values that are more by so much."""
-        number, length = bisect_right(self._begins, first) - 1, len(self.which) - first
+        """Let the copies from one on come so many times in all, each time with values that are more by so much."""
+        number, length, again = bisect_left(self._begins, first), len(self.which) - first, count - 1
         begins, more = np.array(self._begins[number:]), np.array(self._more[number:])
-        begins[0] = first
         later = np.arange(1, count)[:, None]
         self._begins.frombytes((begins + length * later).tobytes())
-        self._which_values.extend(self._which_values[number:] * (count - 1))
         self._more.frombytes((more + by * later).tobytes())
-        self.which.extend(self.which[first:] * (count - 1))
+        for column in (self._which_values, self._bodies):
+            column.extend(column[number:] * again)
+        self.which.extend(self.which[first:] * again)
 
-    def _begin(self, first: int, values: Mapping[str, int]) -> None:
+    def copies(self, bodies: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Return where the copies of each of so many bodies begin, and their numbers, ascending."""
+        of = np.array(self._bodies)
+        order = np.argsort(of, kind="stable")
+        cuts = np.searchsorted(of[order], np.arange(bodies + 1))
+        begins = self._stretches[0][order]
+        return [(begins[a:b], order[a:b]) for a, b in pairwise(cuts.tolist())]
+
+    def _begin(self, first: int, values: Mapping[str, int], body: int = -1) -> None:
         """Let the ops from one on have these values."""
         self._begins.append(first)
-        self._which_values.append(len(self._values))
-        self._values.append(values)
+        number = self._numbers.setdefault(id(values), len(self._values))
+        if number == len(self._values):
+            self._values.append(values)
+        self._which_values.append(number)
         self._more.append(0)
+        self._bodies.append(body)
 
     def part(self, first: int, stop: int) -> Ops:
         """Return the ops of a stretch by what they are, without their names' values."""
@@ -110,11 +121,24 @@ class Ops(Sequence[Named]):
 
     def values_of(self, variable: str, ops: NDArray[np.int64], missing: int = -1) -> NDArray[np.int64]:
         """Return what a variable stands for in the names of these ops."""
-        absent, (_, more) = np.iinfo(np.int64).min, self._stretches
-        known = np.array([values.get(variable, absent) for values in self._values], dtype=np.int64)
-        values = known[np.asarray(self._which_values)]
-        values = np.where(values == absent, missing, values + more)
-        found: NDArray[np.int64] = values[self.stretch_of(ops)]
+        found: NDArray[np.int64] = self.values_of_stretches((variable,), missing)[variable][self.stretch_of(ops)]
+        return found
+
+    def values_of_stretches(self, variables: Collection[str], missing: int = -1) -> dict[str, NDArray[np.int64]]:
+        """Return what variables stand for in each stretch of ops with equal values."""
+        where: dict[str, tuple[list[int], list[int]]] = {variable: ([], []) for variable in variables}
+        for number, values in enumerate(self._values):
+            for variable in where.keys() & values.keys():
+                numbers, known = where[variable]
+                numbers.append(number)
+                known.append(values[variable])
+        absent, which, (_, more) = np.iinfo(np.int64).min, np.asarray(self._which_values), self._stretches
+        found = {}
+        for variable, (numbers, known) in where.items():
+            column = np.full(len(self._values), absent)
+            column[numbers] = known
+            values_there = column[which]
+            found[variable] = np.where(values_there == absent, missing, values_there + more)
         return found
 
     @property

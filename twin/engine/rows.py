@@ -8,10 +8,13 @@ those alone who want to see it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twin.engine.program import Program
 from twin.engine.segment import Segment
@@ -35,12 +38,6 @@ class Occurrences:
         return found
 
     @property
-    def representative(self) -> Ints:
-        """Numbers of its ops in the program, (ops,), the first time."""
-        found: Ints = self.firsts[0] + np.arange(len(self.segment.code))
-        return found
-
-    @property
     def times(self) -> Times:
         """When its ops ran, (times × ops,)."""
         begins, alone = self.begins[:, None], self.segment.times
@@ -58,6 +55,25 @@ class Row:
     """When these ran."""
     segments: tuple[Occurrences, ...] = ()
     """All others."""
+
+    @cached_property
+    def once(self) -> Ints:
+        """Numbers of the ops of all segments in the program, the first time each, one segment behind the other."""
+        if not self.segments:
+            return np.zeros(0, dtype=np.int64)
+        sizes = [len(each.segment.code) for each in self.segments]
+        behind = np.cumsum(sizes)
+        shifts = np.array([each.firsts[0] for each in self.segments]) - (behind - sizes)
+        found: Ints = np.arange(behind[-1]) + np.repeat(shifts, sizes)
+        return found
+
+    def each_once(self, of: NDArray[Any]) -> Iterator[tuple[Occurrences, NDArray[Any]]]:
+        """Yield all segments, each with its part of a column of the ops in `once`."""
+        begin = 0
+        for each in self.segments:
+            end = begin + len(each.segment.code)
+            yield each, of[begin:end]
+            begin = end
 
     def of(self, ops: Ints) -> Ints:
         """Return where in `times` such ops are, which must be known one by one."""
@@ -83,14 +99,14 @@ class Row:
 
 def distinct_seconds(program: Program, rows: Sequence[Row]) -> Floats:
     """Return how long each distinct op of a program runs in all its occurrences, (rows, distinct ops)."""
-    which, count = np.asarray(program.ops.which), len(program.ops.distinct)
+    which, found = np.asarray(program.ops.which), np.zeros((len(rows), len(program.ops.distinct)))
 
-    def of(ops: Ints, times: Times) -> Floats:
-        return np.bincount(which[ops], weights=times.end - times.start, minlength=count).astype(np.float64)
+    def add(number: int, ops: Ints, seconds: Floats) -> None:
+        found[number] += np.bincount(which[ops], weights=seconds, minlength=found.shape[1])
 
-    found = np.zeros((len(rows), count))
     for number, row in enumerate(rows):
-        found[number] = of(row.ops, row.times)
-        for each in row.segments:
-            found[number] += len(each.begins) * of(each.representative, each.segment.times)
+        add(number, row.ops, row.times.end - row.times.start)
+        if row.segments:
+            several = [len(each.begins) * each.segment.op_seconds for each in row.segments]
+            add(number, row.once, np.concatenate(several))
     return found

@@ -42,6 +42,17 @@ class Segment:
         return float(self.times.end.max(initial=0.0))
 
     @cached_property
+    def op_seconds(self) -> Floats:
+        """How long each of its ops runs."""
+        found: Floats = self.times.end - self.times.start
+        return found
+
+    @cached_property
+    def waiting_for_peers(self) -> dict[str, float]:
+        """Seconds from coming to its waits until what they wait for began, by axis."""
+        return self.marks.waiting_for_peers(self.times)
+
+    @cached_property
     def marks(self) -> Marks:
         """Its ops by what they are."""
         return Marks.of(self.code, self.target, self.axes)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -71,6 +71,14 @@ class _Traffic:
         awaited[np.searchsorted(self.starts, self.begun)] = True
         return np.union1d(self.call_begun[apart], self.call[~awaited])
 
+    @property
+    def awaited_later(self) -> list[int]:
+        """Calls that are not always awaited as soon as they are started."""
+        at_once = np.zeros(len(self.starts), dtype=bool)
+        at_once[np.searchsorted(self.starts, self.begun[self.begun == self.waits - 1])] = True
+        found: list[int] = np.unique(self.call[~at_once]).tolist()
+        return found
+
 
 @dataclass
 class Segments:
@@ -80,6 +88,8 @@ class Segments:
     programs: Sequence[Program]
     outer: frozenset[str]
     """Communicators whose collectives are more than one class's business, or run on beside other segments."""
+    disturbing: frozenset[str]
+    """Those of them that share links with collectives in segments of their class: these go op by op meanwhile."""
     _cuts: list[Cuts]
     """Of each program."""
     _known: dict[tuple[_Key, int], Segment] = field(default_factory=dict)
@@ -96,13 +106,14 @@ class Segments:
         if any(p.start_seconds for p in programs):
             return None  # starts take seconds of compute, as on a CPU
         calls = programs[0].calls
-        outer = _outer(calls, traffic, setting)
+        links = _Links.of(calls, traffic, setting)
+        outer = _outer(calls, traffic, setting, links)
         is_outer = _are(calls, outer)
         singles = [each.singles(is_outer) for each in traffic]
         if sum(map(len, programs)) < FEWEST_OPS * max(sum(map(len, singles)), 1):
             return None
         cuts = [Cuts.of(program, own) for program, own in zip(programs, singles, strict=True)]
-        return cls(setting, programs, outer, cuts)
+        return cls(setting, programs, outer, links.disturbing(outer), cuts)
 
     def plan(self, rank_class: int) -> Plan:
         """Plan one class of ranks."""
@@ -119,14 +130,14 @@ class Segments:
         """
         first, stop = place
         target, code = np.array(program.target[first:stop]), np.asarray(program.code[first:stop])
-        ops = program.ops.part(first, stop)
-        hosts = np.asarray(program.hosts)[np.asarray(ops.which)]
+        which = np.asarray(program.ops.which[first:stop])
+        hosts = np.asarray(program.hosts)[which]
         target[code == WAIT] -= first
         calls = sorted({*target[code == START].tolist()})
         key = (
             self.setting.slowness[rank_class],
             program.code[first:stop].tobytes(),
-            np.asarray(program.amounts)[np.asarray(ops.which)].tobytes(),
+            np.asarray(program.amounts)[which].tobytes(),
             target.tobytes(),
             hosts.tobytes(),
             tuple([self._transfer(call, program.calls[call][0], rank_class) for call in calls]),
@@ -135,7 +146,7 @@ class Segments:
         again[key] += 1
         if (key, number) not in self._known:
             part = Program(
-                ops,
+                program.ops.part(first, stop),
                 program.code[first:stop],
                 program.amounts,
                 array("i", target.tobytes()),
@@ -188,41 +199,69 @@ def _are(calls: Sequence[Call], outer: Collection[str]) -> NDArray[np.bool_]:
     return np.array([communicator in outer for communicator, _, _ in calls], dtype=bool)
 
 
-def _outer(calls: Sequence[Call], traffic: Sequence[_Traffic], setting: Setting) -> frozenset[str]:
+def _outer(calls: Sequence[Call], traffic: Sequence[_Traffic], setting: Setting, links: _Links) -> frozenset[str]:
     """Communicators that no class has to itself."""
-    outer = {
-        name for name, classes in setting.members.items() if any(len(of_class) > 1 for of_class in classes)
-    } | _sharing(calls, setting)
+    outer = {name for name, classes in setting.members.items() if any(len(of_class) > 1 for of_class in classes)}
+    outer |= links.shared
     before = -1
     while len(outer) != before:
         before = len(outer)
         for each in traffic:
             outer |= {calls[call][0] for call in each.going_on(_are(calls, outer)).tolist()}
-        for together in _on_one_link(calls, setting):
-            outer |= together if together & outer else set()
     return frozenset(outer)
 
 
-def _sharing(calls: Sequence[Call], setting: Setting) -> set[str]:
-    """Communicators with a link that another class of ranks loads too, or one's own that is no class's alone."""
-    users: dict[int, set[tuple[str, int]]] = {}
-    for call, (name, _, _) in enumerate(calls):
-        for number, transfer in enumerate(setting.transfers[call]):
-            for resource, _ in transfer.demands:
-                users.setdefault(resource, set()).add((name, number))
-    found: set[str] = set()
-    for on in users.values():
-        classes = {c for name, number in on for c in setting.members[name][number]}
-        if len(classes) > 1:
-            found |= {name for name, _ in on}
-    return found
+_User = tuple[str, int]
+"""A communicator, and one of its classes of groups."""
 
 
-def _on_one_link(calls: Sequence[Call], setting: Setting) -> list[set[str]]:
-    """Communicators whose collectives may share a link, link by link."""
-    users: dict[int, set[str]] = {}
-    for call, (name, _, _) in enumerate(calls):
-        for transfer in setting.transfers[call]:
-            for resource, _ in transfer.demands:
-                users.setdefault(resource, set()).add(name)
-    return list(users.values())
+@dataclass(frozen=True)
+class _Links:
+    """Who uses links together, and may do so at the same time.
+
+    A class of ranks that waits for a collective as soon as it has started it does nothing else meanwhile: such a
+    collective never runs beside one that the class has to itself.
+    """
+
+    users: Sequence[set[_User]]
+    """Link by link."""
+    classes: Mapping[_User, frozenset[int]]
+    """Classes of ranks of each user."""
+    at_once: frozenset[str]
+    """Communicators whose collectives are awaited as soon as they are started."""
+
+    @classmethod
+    def of(cls, calls: Sequence[Call], traffic: Sequence[_Traffic], setting: Setting) -> _Links:
+        """Read them from the prices of calls."""
+        users: dict[int, set[_User]] = {}
+        for call, (name, _, _) in enumerate(calls):
+            for number, transfer in enumerate(setting.transfers[call]):
+                for resource, _ in transfer.demands:
+                    users.setdefault(resource, set()).add((name, number))
+        different = {frozenset(on): on for on in users.values()}  # many links have the same users
+        classes = {(name, number): frozenset(setting.members[name][number]) for on in different for name, number in on}
+        later = {calls[call][0] for each in traffic for call in each.awaited_later}
+        return cls(list(different.values()), classes, frozenset(name for name, _, _ in calls) - later)
+
+    def _meet(self, one: _User, other: _User) -> bool:
+        """Tell whether another user of a link may be at it while one is, if this is one class's business."""
+        return not (other[0] in self.at_once and self.classes[one] <= self.classes[other])
+
+    @property
+    def shared(self) -> set[str]:
+        """Communicators with a link that another class of ranks loads too, or one's own that is no class's alone."""
+        found: set[str] = set()
+        for on in self.users:
+            for one in on:
+                meeting = (self.classes[other] for other in on if self._meet(one, other))
+                if len(self.classes[one].union(*meeting)) > 1:
+                    found.add(one[0])
+        return found
+
+    def disturbing(self, outer: Collection[str]) -> frozenset[str]:
+        """Return which of these, a class's own, have a link with another communicator of the class, and may meet it."""
+        found: set[str] = set()
+        for on in self.users:
+            inner = [one for one in on if one[0] not in outer]
+            found |= {other[0] for other in on if other[0] in outer and any(self._meet(one, other) for one in inner)}
+        return frozenset(found)
