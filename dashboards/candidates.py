@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,11 +102,21 @@ def _read(entry: Entry) -> tuple[SavedCandidate, ...]:
         except (TypeError, ValueError, KeyError) as error:
             words = str(error) if isinstance(error, DescriptionError | WrongError) else "is not what a search writes"
             raise fail(f"{entry.label}: ranking.{number}", words[:MAX_WORDS]) from None
+    if entry.head.get("by") == "energy":  # its places are those in joules
+        found = _by_time(found)
     if len({candidate.strategy for candidate in found}) < 2:
         return tuple(found)
     done = sorted((c for c in found if c.rank is not None), key=lambda c: c.step_seconds or 0.0)
     place = {candidate.number: number for number, candidate in enumerate(done, start=1)}
     return tuple(replace(c, several=True, place=place.get(c.number)) for c in found)
+
+
+def _by_time(found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
+    """Give candidates of each number of ranks their place in simulated time as rank; ties as they are in the file."""
+    done = sorted((c for c in found if c.step_seconds is not None), key=lambda c: (c.ranks, c.step_seconds or 0.0))
+    first: dict[int, int] = {}
+    ranks = {c.number: at - first.setdefault(c.ranks, at) + 1 for at, c in enumerate(done)}
+    return [replace(c, rank=ranks.get(c.number)) for c in found]
 
 
 class WrongError(ValueError):

@@ -12,9 +12,10 @@ from pydantic import ValidationError
 
 from dashboards.catalog import Catalog, Entry
 from twin.description.problems import DescriptionError, fail, from_pydantic
+from twin.strategies import named, names
 from twin.studies.derived import Effect, Row, effects
 from twin.studies.description import Study
-from twin.studies.table import Column, columns_of, target_columns
+from twin.studies.table import GRID, Column, columns_of, target_columns
 
 POINTS = "points.parquet"
 MAX_ROWS, MAX_COLUMNS, MAX_BYTES, MAX_WORDS = 20_000, 400, 64 << 20, 400
@@ -96,6 +97,7 @@ def _row(label: str, raw: dict[str, Any]) -> Row:
             raise fail(f"{label}: {key}"[:MAX_WORDS], "holds something else than words and numbers")
         row[key] = value[:MAX_WORDS] if isinstance(value, str) else value
     row.setdefault("reason", "")
+    _need(label, row, ("reason",), str)
     for key, value in row.items():
         numeric = key.endswith(("_seconds", "_p10", "_p50", "_p90", "percent_of_peak", "efficiency", "_joules"))
         if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):
@@ -103,9 +105,15 @@ def _row(label: str, raw: dict[str, Any]) -> Row:
     if "step_seconds" in row:
         if row["step_seconds"] <= 0:
             raise fail(f"{label}: step_seconds", "must be more than 0", row["step_seconds"])
-        _need(label, row, ("ranks", "grid_data", "grid_z", "grid_y", "grid_x", "micro_sequences"), int)
+        _need(label, row, ("ranks", *_axes(row), "micro_sequences"), int)
         _need(label, row, ("hardware_percent_of_peak",), float)
     return row
+
+
+def _axes(row: Row) -> list[str]:
+    """Return the columns of a grid's axes: of the strategy that has most of those that are there."""
+    every = [[f"{GRID}{axis}" for axis in named(name).axes] for name in names()]
+    return max(every, key=lambda axes: (sum(key in row for key in axes), -len(axes)))
 
 
 def _need(label: str, row: Row, keys: tuple[str, ...], kind: type) -> None:

@@ -73,7 +73,7 @@ def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) 
     words = f"{len(found):,} candidates, {sum(c.feasible for c in found):,} can run; {seen} drawn"
     if not drawn:
         return f"{words}."
-    best = drawn[0]
+    best = min(drawn, key=lambda c: c.step_seconds or 0.0)
     return (
         f"{words}. Fastest: {best.name}{axes}, {seconds(best.step_seconds or 0.0)}, "
         f"{format_memory(best.memory_bytes or 0.0)}."

@@ -13,7 +13,7 @@ from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
 from twin.description.problems import fail
-from twin.studies.table import EFFECT_TITLES, Column, effect_cells, grid_of
+from twin.studies.table import EFFECT_TITLES, GRID, Column, effect_cells, grid_of
 
 DAY = 86400.0
 ENDS = {"_joules": " (J)", "_percent_of_peak": " (%)"}
@@ -122,7 +122,7 @@ def _facts(found: Opened) -> list[Component]:
 
 def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """All points as rows with plain values, and the columns in the order of the study's own table."""
-    first = [column.key for column in found.columns if column.key not in ("grid_z", "reason", "grid")]
+    first = [column.key for column in found.columns if column.key not in (GRID, "reason", "grid")]
     rows: list[dict[str, Any]] = []
     for row in found.rows[:MAX_DRAWN]:
         one = {key: _in_percent(row.get(key)) if key in SHARES else row.get(key) for key in first}

@@ -18,7 +18,7 @@ from dashboards.candidates import candidates_of, job_text
 from dashboards.catalog import Catalog
 from dashboards.figures.pareto import MAX_POINTS, TOP, coordinates, orders, parallel, pareto
 from dashboards.page import PageContext
-from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_of
+from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_of, summary_of
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
@@ -94,11 +94,11 @@ RANKING = [
 ]
 
 
-def written(folder: Path, ranking: Any, job: Any = JOB) -> tuple[PageContext, dict[str, str]]:
+def written(folder: Path, ranking: Any, job: Any = JOB, **head: Any) -> tuple[PageContext, dict[str, str]]:
     """Write a search; return the context and the address that names it."""
     place = folder / "found"
     place.mkdir(parents=True)
-    (place / "ranking.json").write_text(json.dumps({"job": "j", "ranking": ranking}))
+    (place / "ranking.json").write_text(json.dumps({"job": "j", "ranking": ranking} | head))
     (place / "best.yaml").write_text(yaml.safe_dump(job))
     context = PageContext(Settings(folder), Catalog(folder))
     return context, {"run": context.catalog.entries()[0].name}
@@ -119,6 +119,19 @@ def test_the_front_holds_what_nothing_beats(search):
     line = next(t for t in figure.data if t.name == "front")
     assert list(zip(line.x, line.y, strict=True)) == [(1.0, 9e9), (2.0, 5e9), (4.0, 1e9)]
     assert list(next(t for t in figure.data if t.name == f"the model's first {TOP}").customdata) == [0, 1, 2]
+
+
+def test_a_search_by_energy_is_placed_in_time_too(tmp_path):
+    """The file has the fewest joules first; what is said to be fastest is, and places in time are those of time."""
+    steps = [(3.0, 8), (1.0, 8), (9.0, 4), (2.0, 8), (4.0, 4)]
+    ranking = [
+        candidate((ranks, 1, 1, 1), step=step, rank=place, model_rank=place, ranks=ranks)
+        for place, (step, ranks) in enumerate(steps, 1)
+    ]
+    found = read(written(tmp_path, ranking, by="energy"))
+    assert [c.rank for c in found] == [3, 1, 2, 2, 1]
+    assert [c.place for c in found] == [1, 2, 3, 4, 5]
+    assert "Fastest: 8 × 1 × 1 × 1 (data × z × y × x), 1 s," in summary_of(found, found)
 
 
 @examples(0.4)  # it writes files

@@ -14,11 +14,12 @@ import pytest
 from dashboards.catalog import Catalog
 from dashboards.figures.scaling import drawn
 from dashboards.page import PageContext
-from dashboards.pages.scaling import PAGE, effect_rows, opened, summary_of, target_rows
+from dashboards.pages.scaling import PAGE, effect_rows, opened, summary_of, table_of, target_rows
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
 from twin.description.problems import DescriptionError
+from twin.strategies import named, names
 
 WEAK = {"study": "weak_scaling", "job": {}, "vary": {"ranks": [8, 16]}}
 SWEEP = {"study": "sweep", "job": {}, "vary": {"ranks": [8, 16], "recompute": [True, False]}}
@@ -123,6 +124,22 @@ def test_a_target_is_a_table(tmp_path):
     rows = [point(1, 8, 1.0, target_seconds=86400.0, target_gpu_hours=192.0, target_energy_joules=3.6e9)]
     found = opened(*written(tmp_path, TARGET, rows))
     assert target_rows(found) == [{"point": "ranks 8", "days": 1.0, "GPU hours": 192.0, "energy (MWh)": 1.0}]
+
+
+@pytest.mark.parametrize("strategy", names())
+def test_points_of_every_strategy_are_shown(tmp_path, strategy):
+    """Each has axes of its own."""
+    axes = named(strategy).axes
+    rows = []
+    for number, ranks in enumerate((8, 16), 1):
+        plain = {key: value for key, value in point(number, ranks, 1.0).items() if not key.startswith("grid_")}
+        rows.append(plain | {f"grid_{axis}": ranks if axis == axes[0] else 1 for axis in axes})
+    found = written(tmp_path, {**SWEEP, "vary": {"ranks": [8, 16]}}, rows)
+    assert PAGE.shown(*found)
+    cells, columns = table_of(opened(*found))
+    field = {column["headerName"]: column["field"] for column in columns}
+    assert cells[1][field["grid"]] == " × ".join(["16", *["1"] * (len(axes) - 1)])
+    assert not [name for name, key in field.items() if name != "why not" and cells[0][key] in (None, "")]
 
 
 def test_names_of_strangers_stay_text(tmp_path):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
-from twin.description.units import DIMENSIONS, SUFFIXES, format_si, parse_quantity, split_name
+from twin.description.units import DIMENSIONS, SUFFIXES, format_amount, format_si, parse_quantity, split_name
 
 moderate = examples(2, derandomize=True)
 
@@ -232,6 +232,15 @@ def test_what_is_printed_reads_back(suffix, magnitude, digits, sign):
 def test_printed_numbers_stay_between_one_and_a_thousand(value):
     number = float(format_si(value, "B").split()[0])
     assert 0.99 <= number <= 1000
+
+
+@given(st.floats(1e-12, 1e12))
+def test_a_printed_amount_is_never_nothing(value):
+    """Of a small run too the days, joules and money are there: within half of the last digit."""
+    for decimals in (0, 1, 2):
+        read = float(format_amount(value, decimals).replace(",", ""))
+        assert read == pytest.approx(value, rel=0.05 if value < 1 else 1e-12, abs=0.0 if value < 1 else 0.5)
+    assert format_amount(0.0) == "0.0"
 
 
 def test_printing_zero_and_what_is_not_finite():

@@ -84,6 +84,15 @@ def test_impossible_points_are_rows_with_their_reason(tmp_path, capsys):
     assert "point 3 refused" in shown
 
 
+def test_values_that_are_no_numbers_are_refused_and_told_as_text(tmp_path, capsys):
+    """JSON has no word for them."""
+    study = write_study(tmp_path, vary={"energy.pue": [math.nan, math.inf, 1.5]})
+    assert command(str(study), "--out", str(tmp_path / "out"), "--workers", "1", "--json") == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [point["energy.pue"] for point in points] == ["nan", "inf", 1.5]
+    assert [point["status"] for point in points] == ["refused", "refused", "done"]
+
+
 @pytest.mark.process
 def test_a_study_of_which_nothing_is_possible_still_ends(tmp_path, capsys):
     study = write_study(tmp_path, study="strong_scaling", job=TINY | {"model": "gpt-640b"}, vary={"ranks": [1, 2]})

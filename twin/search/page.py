@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from twin.description.units import format_memory
+from twin.description.units import format_amount, format_memory
 from twin.pages.shell import filled, printable
 from twin.search.entries import RankedCandidate
 from twin.search.fleet import DAY_SECONDS, Fleet
@@ -156,9 +156,9 @@ def _by_ranks(fleet: Fleet) -> _Table:
         ]
         if bill is not None:
             row += [
-                f"{bill.seconds / DAY_SECONDS:,.1f}",
-                f"{bill.device_hours:,.0f}",
-                f"{bill.energy_joules / 3.6e9:,.1f} MWh",
+                format_amount(bill.seconds / DAY_SECONDS),
+                format_amount(bill.device_hours, 0),
+                f"{format_amount(bill.energy_joules / 3.6e9)} MWh",
             ]
         rows.append(row)
     return _Table(head, rows)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from twin.description.grid import Axes
+from twin.description.units import format_amount
 from twin.search.candidates import Candidate, Hindrance
 from twin.search.fleet import DAY_SECONDS, Fleet
 from twin.search.search import TOP, By, Search
@@ -97,5 +98,5 @@ def facts_of(fleet: Fleet) -> list[tuple[str, str]]:
         ("simulated", f"{found.simulated:,} in {found.wall_seconds:.1f} s"),
     ]
     if bill is not None and fleet.tokens is not None:
-        facts.append((f"days for {tokens_words(fleet.tokens)}", f"{bill.seconds / DAY_SECONDS:,.1f}"))
+        facts.append((f"days for {tokens_words(fleet.tokens)}", format_amount(bill.seconds / DAY_SECONDS)))
     return facts

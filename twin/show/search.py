@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twin.description.units import format_memory
+from twin.description.units import format_amount, format_memory
 from twin.show.console import make_console, step_time
 
 if TYPE_CHECKING:
@@ -128,13 +128,13 @@ def _bill(console: Console, fleet: Fleet) -> None:
     trained = price.steps * found.job.tokens_per_step
     whole = bill(found.job, price.energy_joules, price.seconds, trained)
     parts = [
-        f"{whole['joules'] / KWH_JOULES / 1e3:,.1f} MWh ({whole['boundary']})",
+        f"{format_amount(whole['joules'] / KWH_JOULES / 1e3)} MWh ({whole['boundary']})",
         f"{1e3 * whole['joules_per_token']:,.3g} mJ a token",
     ]
     if whole["carbon_kg"] is not None:
-        parts.append(f"{whole['carbon_kg'] / 1e3:,.2f} t CO2e")
+        parts.append(f"{format_amount(whole['carbon_kg'] / 1e3, 2)} t CO2e")
     if whole["cost"] is not None:
-        parts.append(f"{whole['cost']:,.0f} {escape(whole['currency'])}")
+        parts.append(f"{format_amount(whole['cost'], 0)} {escape(whole['currency'])}")
     console.print(f"\n{tokens_words(fleet.tokens)} on {chosen.ranks:,} ranks: {', '.join(parts)}")
     if unknown := missing(found.job):
         console.print(f"[dim]not known: {', '.join(unknown)}[/]", soft_wrap=True)
@@ -174,9 +174,9 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
         if bill is not None:
             verdict = {None: "", True: "[green]in time[/]", False: "[red]too late[/]"}[fleet.in_time(plan)]
             row += [
-                f"{bill.seconds / DAY_SECONDS:,.1f}",
-                f"{bill.device_hours:,.0f}",
-                f"{bill.energy_joules / 3.6e9:,.1f} MWh",
+                format_amount(bill.seconds / DAY_SECONDS),
+                format_amount(bill.device_hours, 0),
+                f"{format_amount(bill.energy_joules / 3.6e9)} MWh",
                 verdict,
             ]
         table.add_row(*row)

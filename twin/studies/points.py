@@ -108,11 +108,13 @@ def _choices(values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Label, Any
 
 
 def label(value: Any) -> Label:
-    """Show a value in one line; numbers and text stay what they are.
+    """Show a value in one line; numbers and text stay what they are, and what is no finite number becomes text.
 
-    >>> label({"data": 2, "z": 4}), label(8), label(None)
-    ('{data: 2, z: 4}', 8, 'none')
+    >>> label({"data": 2, "z": 4}), label(8), label(None), label(math.inf)
+    ('{data: 2, z: 4}', 8, 'none', 'inf')
     """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, Label):
         return value
     if value is None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from twin.description.units import format_si
+from twin.description.units import format_amount, format_si
 from twin.studies.derived import Effect, Row, label_of
 from twin.studies.description import Study
 
@@ -33,6 +33,10 @@ class Table:
 
 def _seconds(value: float) -> str:
     return f"{value:,.2f} s" if value >= 1 else format_si(value, "s").replace(" us", " µs")
+
+
+def _megawatt_hours(joules: float) -> str:
+    return f"{format_amount(joules / 3.6e9)} MWh"
 
 
 def _percent(value: float) -> str:
@@ -68,15 +72,15 @@ OBJECTIVES = (
 )
 """Shown where they are a study's objective."""
 TO_TARGET = (
-    Column("target_seconds", "days", lambda v: f"{v / DAY:,.1f}"),
-    Column("target_gpu_hours", "GPU hours", lambda v: f"{v:,.0f}"),
-    Column("target_energy_joules", "energy", lambda v: f"{v / 3.6e9:,.1f} MWh"),
-    Column("target_active_energy_joules", "energy at active power", lambda v: f"{v / 3.6e9:,.1f} MWh"),
-    Column("target_nodes_energy_joules", "energy of nodes", lambda v: f"{v / 3.6e9:,.1f} MWh"),
-    Column("target_facility_energy_joules", "energy of the facility", lambda v: f"{v / 3.6e9:,.1f} MWh"),
-    Column("target_carbon_kg", "t CO2e", lambda v: f"{v / 1e3:,.1f}"),
-    Column("target_energy_cost", "cost of energy", lambda v: f"{v:,.0f}"),
-    Column("target_cost", "cost", lambda v: f"{v:,.0f}"),
+    Column("target_seconds", "days", lambda v: format_amount(v / DAY)),
+    Column("target_gpu_hours", "GPU hours", lambda v: format_amount(v, 0)),
+    Column("target_energy_joules", "energy", _megawatt_hours),
+    Column("target_active_energy_joules", "energy at active power", _megawatt_hours),
+    Column("target_nodes_energy_joules", "energy of nodes", _megawatt_hours),
+    Column("target_facility_energy_joules", "energy of the facility", _megawatt_hours),
+    Column("target_carbon_kg", "t CO2e", lambda v: format_amount(v / 1e3)),
+    Column("target_energy_cost", "cost of energy", lambda v: format_amount(v, 0)),
+    Column("target_cost", "cost", lambda v: format_amount(v, 0)),
 )
 
 
