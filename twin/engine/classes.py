@@ -60,7 +60,7 @@ class _Engine:
             program = programs[role[c]]
             plan = Plan.op_by_op(len(program)) if segments is None else segments.plan(c)
             self.ranks.append(Member(c, program, slowness, plan))
-        streams = self._connect(setting, frozenset() if segments is None else segments.disturbing)
+        self._streams = streams = self._connect(setting, frozenset() if segments is None else segments.disturbing)
         self.observer = None if segments is None or not periods else Observer.of(self.ranks, streams, self.clock)
 
     def _connect(self, setting: Setting, disturbing: Collection[str]) -> list[Stream]:
@@ -88,10 +88,15 @@ class _Engine:
         self.clock.run()
         check_ended((r.number, r.program, r.op) for r in self.ranks if r.op < len(r.program))
         passed_over = None if self.observer is None else self.observer.passed_over
-        return [
+        timelines = [
             Timeline([self.ranks[c].row for c in classes], len(program), passed_over)
             for program, classes in zip(self.programs, self._of_role, strict=True)
         ]
+        for stream in self._streams:  # who knows each other would stay, for garbage is not collected meanwhile
+            del stream.finished
+        for rank in self.ranks:
+            rank.calls.clear()
+        return timelines
 
     def _go_on(self, rank: Member) -> None:
         """Let a rank come to the next thing that takes time."""

@@ -51,7 +51,7 @@ class Known:
                 self._runs[part + more * parts] = self._runs[part].later(seconds * more)
 
     def row(self, ops: Ints, times: Times) -> Row:
-        """Return what the rank did; these are the ops that it went through one by one."""
+        """Return what the rank did, once; these are the ops that it went through one by one."""
         parts, several = [ops], [times]
         for occurrences in self._occurrences(UNCHANGED):
             parts.append(occurrences.ops.ravel())
@@ -62,10 +62,11 @@ class Known:
             found = times_of(runs, np.concatenate([alone.start, alone.end, alone.arrival]))
             start, end, arrival = (each.ravel() for each in np.split(found, 3, axis=1))
             several.append(Times(start, end, arrival, np.tile(alone.share, len(firsts))))
+        self._runs.clear()  # of a long step many
         if len(parts) > 1:
             ops = np.concatenate(parts)
             order = np.argsort(ops, kind="stable")  # much is in order: this sort merges it
-            ops, times = ops[order], Times.joined(several)[order]
+            ops, times = ops[order], Times.joined(several, order)
         return Row(ops, times, tuple(self._occurrences(ALONE)))
 
     def _occurrences(self, how: int) -> Iterator[Occurrences]:

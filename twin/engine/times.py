@@ -22,10 +22,11 @@ class Times:
     share: Floats
 
     @classmethod
-    def joined(cls, several: Sequence[Times]) -> Times:
-        """Put those of several stretches of ops behind each other."""
-        columns = ((times.start, times.end, times.arrival, times.share) for times in several)
-        return cls(*map(np.concatenate, zip(*columns, strict=True)))
+    def joined(cls, several: Sequence[Times], order: Ints | None = None) -> Times:
+        """Put those of several stretches of ops behind each other, or into another order."""
+        columns = zip(*((times.start, times.end, times.arrival, times.share) for times in several), strict=True)
+        joined = map(np.concatenate, columns)  # one after the other: they may be long
+        return cls(*joined) if order is None else cls(*(column[order] for column in joined))
 
     def __getitem__(self, places: Ints) -> Times:
         return Times(self.start[places], self.end[places], self.arrival[places], self.share[places])
