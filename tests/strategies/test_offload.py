@@ -19,7 +19,8 @@ from twin.engine.simulate import simulate
 from twin.schedule.ops import Wait
 from twin.strategies import load_job
 from twin.strategies.held import held_groups
-from twin.strategies.offload import STATES_BYTES, UPDATE_BYTES, sub_groups
+from twin.strategies.offload import STATES_BYTES, UPDATE_BYTES
+from twin.strategies.sub_groups import sub_groups
 
 MODEL: dict[str, Any] = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024, "biases": False}
 FREE_HOST = ("machine.device.host=0 us", "machine.device.collective_host=0 us")

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from twin.description.offload import Offload, OptimizerOffload, Tier
 from twin.strategies.fetch import AHEAD
 from twin.strategies.held import held_size
-from twin.strategies.offload import STATES_BYTES, offloaded, updated_on_device
+from twin.strategies.offload import STATES_BYTES, offloaded
 from twin.strategies.sizes import FP32_BYTES
+from twin.strategies.sub_groups import updated_on_device
 
 BUFFERS = 2 + AHEAD
 """Of what passes through: what is used, what comes, and what goes."""

@@ -10,7 +10,7 @@ DeepSpeed's optimizer does while the host's cores update a sub-group.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +23,7 @@ from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.schedule.ops import OWN_STREAMS
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
+from twin.strategies.sub_groups import SubGroup, sub_groups, updated_on_device
 
 DOWN, UP, CAST, CPU, READ, WRITE = OWN_STREAMS
 STATES_BYTES = 3 * FP32_BYTES
@@ -40,55 +41,9 @@ def streams(ranks: int) -> tuple[Communicator, ...]:
     return tuple(Communicator(name, alone, "alone") for name in OWN_STREAMS)
 
 
-@dataclass(frozen=True)
-class SubGroup:
-    """Elements of a rank that are updated together."""
-
-    number: int
-    elements: int
-    on_device: bool
-
-
-def sub_groups(offload: OptimizerOffload, elements: int) -> tuple[SubGroup, ...]:
-    """Divide a rank's offloaded elements; of each `stride` the last is updated on the device.
-
-    >>> found = sub_groups(OptimizerOffload(stride=2, sub_group_elements=10), 25)
-    >>> [(group.elements, group.on_device) for group in found]
-    [(10, False), (10, True), (5, False)]
-    """
-    size, stride = offload.sub_group_elements, offload.stride
-    return tuple(
-        SubGroup(number, min(size, elements - first), stride is not None and (number + 1) % stride == 0)
-        for number, first in enumerate(range(0, elements, size))
-    )
-
-
 def offloaded(offload: OptimizerOffload, elements: int) -> int:
     """Return how many of a rank's elements lie beyond the device."""
     return round(offload.ratio * elements)
-
-
-def updated_on_device(stride: int | None, size: int, spans: Iterable[int]) -> tuple[int, int]:
-    """Return how many elements the device updates of spans that are cut into sub-groups; and its largest sub-group's.
-
-    Of each `stride` sub-groups, counted over all spans, it updates the last. `size` are the elements of a whole one.
-
-    >>> updated_on_device(2, 10, [25]), updated_on_device(2, 10, [20, 5, 7]), updated_on_device(2, 100, [25])
-    ((10, 10), (17, 10), (0, 0))
-    """
-    if stride is None:
-        return 0, 0
-    number = found = largest = 0
-    for elements in spans:
-        groups = -(-elements // size)
-        chosen = (number + groups) // stride - number // stride
-        number += groups
-        rest = elements - (groups - 1) * size  # of the span's last sub-group
-        ends = chosen > 0 and number % stride == 0
-        found += chosen * size - (size - rest if ends else 0)
-        if chosen:
-            largest = max(largest, size if chosen > ends else rest)
-    return found, largest
 
 
 def host_share(offload: OptimizerOffload, elements: int) -> float:
