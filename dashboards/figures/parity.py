@@ -11,15 +11,12 @@ import plotly.graph_objects as go
 from dashboards.colours import BLUE, GREEN, GREY, ORANGE, PURPLE, SKY, VERMILION
 from dashboards.events import Floats
 from dashboards.parts import escape, finished, seconds, seconds_axis
+from twin.pages.ticks import log_ticks
 
 COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star")
-
-
-MANY_DECADES = 2.0
-"""More of them have ticks at powers of ten only."""
-DIGITS = (1, 1.5, 2, 3, 5, 7)
-"""Where fewer have ticks."""
+WIDE = 100.0
+"""So many times the least value, and more: there Plotly's own ticks are enough."""
 MAX_POINTS = 5000
 """Of more points only the longest ops are drawn; the table has all."""
 
@@ -73,10 +70,9 @@ def parity(
 
 def _ticks(least: float, most: float) -> dict[str, Any]:
     """Place ticks of a logarithmic axis: each with its unit, which Plotly gives powers of ten alone."""
-    if np.log10(most / least) > MANY_DECADES:
+    if most > WIDE * least:
         return {"dtick": 1}
-    first, last = int(np.floor(np.log10(least))), int(np.ceil(np.log10(most)))
-    at = [float(f"{digit}e{power}") for power in range(first, last) for digit in DIGITS]
+    at = log_ticks(least, most)
     return {"tickvals": at, "ticktext": [seconds(value) for value in at]}
 
 

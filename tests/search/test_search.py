@@ -21,6 +21,7 @@ from twin.search.fleet import fleet_json, fleet_table, search_fleet
 from twin.search.page import page, pareto
 from twin.search.search import search
 from twin.search.tables import search_json
+from twin.show import search as show
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
 from twin.strategies.four_d.options import VARIED, Options
@@ -248,6 +249,19 @@ def test_by_energy_the_fewest_joules_come_first():
     assert energy is not None
     assert energy.joules == pytest.approx(joules[0], rel=1e-9)
     assert joules[0] <= min(entry.figures.energy_joules for entry in search(made(8, 16)).entries if entry.figures)
+
+
+def test_what_a_search_by_energy_decides_by_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    fleet = search_fleet(made(4, 8), [4], by="energy")
+    found = fleet.chosen.found
+    assert found is not None
+    best = found.entries[0].figures
+    assert best is not None
+    shown = f"{best.energy_joules / found.job.tokens_per_step:#.4g}"
+    show.search(fleet, [], 3, None)
+    for words in (capsys.readouterr().out, page(fleet)):
+        assert "J/token" in words
+        assert shown in words
 
 
 def test_by_energy_the_published_model_is_held_against_time_all_the_same() -> None:

@@ -19,6 +19,7 @@ from twin.engine.every_rank import simulate_every_rank
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.studies.derived import effects, rows_of
+from twin.studies.figures import pictures
 from twin.studies.results import results_of, write_results
 from twin.studies.run import StudyRun, Where, run_study
 
@@ -118,6 +119,8 @@ def test_efficiency_of_strong_scaling(tmp_path):
         assert rows[ranks]["efficiency"] == pytest.approx(first * 8 / (step * ranks), rel=1e-12)
     assert rows[3]["status"] == "refused"
     assert "efficiency" not in rows[3]
+    step_time = next(each for each in pictures(run.loaded.study, rows_of(run), ()) if each.title == "Step time")
+    assert len(step_time.layout["yaxis"]["tickvals"]) >= 3, "of less than a decade, without a power of ten"
 
 
 def test_efficiency_is_measured_by_what_fits(tmp_path):
@@ -269,8 +272,6 @@ def test_the_page_escapes_what_the_file_says(tmp_path):
 
 def test_every_kind_of_study_is_drawn(tmp_path):
     """All examples' pictures refer to points that are there."""
-    from twin.studies.figures import pictures
-
     kinds = {
         "sweep": {"vary": {"seed": [1, 2], "recompute": [True, False]}},
         "weak_scaling": {"points": [{"ranks": 8, "model.layers": 2}, {"ranks": 16, "model.layers": 4}]},

@@ -113,8 +113,8 @@ def _point(entry: RankedCandidate, place: int, varied: Sequence[str]) -> dict[st
 
 
 def _fastest(found: Search) -> _Table:
-    varied = options_varied(found)
-    head = (axes_title(found), "options", "step", "exposed", "of peak", "tokens/s", "memory")
+    varied, energy = options_varied(found), ("J/token",) if found.by == "energy" else ()
+    head = (axes_title(found), "options", "step", "exposed", "of peak", "tokens/s", *energy, "memory")
     ordered = ("place by the model",) if found.top_of_model else ()
     rows = []
     for entry in found.entries[:ROWS]:
@@ -129,6 +129,7 @@ def _fastest(found: Search) -> _Table:
                 f"{100 * figures.exposed_share:.1f} %",
                 f"{figures.hardware_percent_of_peak:.1f} %",
                 f"{figures.tokens_per_second:,.0f}",
+                *(f"{figures.energy_joules / found.job.tokens_per_step:#.4g}" for _ in energy),
                 format_memory(candidate.memory.per_rank_bytes),
                 *(f"{entry.model_rank:,}" for _ in ordered),
             )

@@ -75,7 +75,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
     from twin.search.search import options_varied
     from twin.search.words import axes_title, options_words
 
-    varied, ordered = options_varied(found), bool(found.top_of_model)
+    varied, ordered, energy = options_varied(found), bool(found.top_of_model), found.by == "energy"
     console.print(f"\n{_FIRST[found.by]}:")
     table = Table(
         "",
@@ -85,6 +85,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
         "exposed",
         "of peak",
         "tokens/s",
+        *(["J/token"] if energy else []),
         "memory",
         *(["model's place"] if ordered else []),
         box=None,
@@ -96,7 +97,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
         figures, candidate = entry.figures, entry.candidate
         if not candidate.feasible or candidate.memory is None:
             break
-        cells = ["", "", "", ""]
+        cells = [""] * (5 if energy else 4)
         if figures is not None:
             star = "" if figures.global_link_contention else "*"
             cells = [
@@ -104,6 +105,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
                 f"{100 * figures.exposed_share:.1f} %",
                 f"{figures.hardware_percent_of_peak:.1f} %",
                 f"{figures.tokens_per_second:,.0f}",
+                *([f"{figures.energy_joules / found.job.tokens_per_step:#.4g}"] if energy else []),
             ]
         table.add_row(
             str(number),

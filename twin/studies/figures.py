@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from twin.pages.picture import Picture
+from twin.pages.ticks import log_ticks
 from twin.strategies import known_axes
 from twin.studies.derived import Effect, Row, by_series, label_of, words_of
 from twin.studies.description import Study
@@ -109,8 +110,13 @@ def _lines(
         "xaxis": _axis(study.horizontal, [_across(row, study.horizontal) for row in rows]),
         "yaxis": {"title": {"text": f"{title.lower()} ({unit})"}},
     }
-    layout["yaxis"] |= {"type": "log", "dtick": 1} if ideal else {"rangemode": "tozero"}
+    layout["yaxis"] |= _logarithmic([y for line in data for y in line["y"]]) if ideal else {"rangemode": "tozero"}
     return Picture(title, note, data, layout)
+
+
+def _logarithmic(values: Sequence[float]) -> dict[str, Any]:
+    ticks = log_ticks(min(values), max(values))
+    return {"type": "log", "tickvals": ticks, "ticktext": [f"{tick:,g}" for tick in ticks]}
 
 
 def _line(
