@@ -12,7 +12,7 @@ def test_there_are_enough_and_all_lie_on_the_axis(least: float, times: float) ->
     ticks = log_ticks(least, most)
     assert ticks == sorted(set(ticks))
     assert all(least <= tick <= most for tick in ticks)
-    assert FEWEST <= len(ticks) <= 22
+    assert FEWEST <= len(ticks) <= 14
 
 
 def test_they_are_as_far_apart_as_that_allows() -> None:

@@ -6,7 +6,14 @@ import math
 
 FEWEST = 3
 """Ticks of an axis, if closer ones are known."""
-DIGITS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), tuple(n / 10 for n in range(10, 100)))
+DIGITS = (
+    (1.0,),
+    (1.0, 2.0, 5.0),
+    (1.0, 1.5, 2.0, 3.0, 5.0, 7.0),
+    tuple(half / 2 for half in range(2, 20)),
+    tuple(tenth / 10 for tenth in range(10, 100)),
+)
+"""Of each power of ten, from far apart to close."""
 
 
 def log_ticks(least: float, most: float) -> list[float]:
