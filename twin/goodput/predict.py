@@ -78,7 +78,10 @@ class Prediction:
 
 
 def worth(found: Prediction, otherwise: Prediction) -> dict[str, float]:
-    """Say what finding slow devices at another time is worth: the same failures and slowdowns, both ways."""
+    """Say what finding slow devices at another time is worth, with the same seeds both ways.
+
+    Failures and slowdowns are the same until the first device is replaced, which happens at another time.
+    """
     after, instead_of = (next(s.seconds for s in one.plan.slowdowns if s.replaced) for one in (found, otherwise))
     gained = float(np.mean([r.goodput for r in found.runs]) - np.mean([r.goodput for r in otherwise.runs]))
     return {
