@@ -126,7 +126,7 @@ def spaced(parts: list[NDArray[np.uint8]], lanes: int, gap: int) -> NDArray[np.u
 def _words(shown: Lanes, shares: Floats, window: tuple[float, float], *, spelled: bool) -> go.Heatmap:
     """Say of each place of the picture its lane, and for what share of the time each kind is busy there.
 
-    The shares travel as numbers, in percent, and become words when the pointer comes (`fourfold.js`): as words
+    The shares travel as numbers, in percent, and become words when the pointer comes (`timeline.js`): as words
     they were half of the page. `spelled`: as words at once, for a file without scripts of ours.
     """
     lanes = len(shown.names)
@@ -162,7 +162,7 @@ def _words(shown: Lanes, shares: Floats, window: tuple[float, float], *, spelled
 
 
 def spelled_out(lanes: Sequence[str], kinds: Sequence[str], percent: NDArray[np.float32]) -> list[list[str]]:
-    """Put the shares (lanes, columns, kinds) of all places into words, as `fourfold.js` does for one."""
+    """Put the shares (lanes, columns, kinds) of all places into words, as `timeline.js` does for one."""
     return [
         [_said(lane, [(kind, float(share)) for kind, share in zip(kinds, place, strict=True)]) for place in places]
         for lane, places in zip(lanes, percent, strict=True)

@@ -30,7 +30,7 @@ MAX_CURVES = 12
 """Trainings over one another: more cannot be told apart."""
 LOOK_MILLISECONDS = 3000
 """Interval between two looks at what was written: a file's size is asked for, and its end read if it grew. Longer where
-a browser takes long to draw (`fourfold.js`)."""
+a browser takes long to draw (`growing.js`)."""
 HEIGHTS = {"loss": 420}
 CHECKPOINT = re.compile(r"step-(\d{1,12})")
 MAX_CHECKPOINTS = 500
