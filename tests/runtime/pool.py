@@ -129,6 +129,10 @@ class Pool:
             self.close(patience_seconds=0.0)
             self._start()
             raise RuntimeError(trouble) from None
+        except BaseException:  # such as Ctrl-C: answers that were not taken must not be those of the next question
+            self.close(patience_seconds=0.0)
+            self._start()
+            raise
         failed = [f"rank {r}:\n{text}" for r, (fine, text) in enumerate(answers) if not fine]
         assert not failed, "\n".join(failed)
         return [value for _, value in answers]
