@@ -125,17 +125,19 @@ class Pool:
             answers = self._ask(task, ranks, **arguments)
         except (EOFError, OSError) as error:  # a TimeoutError is one
             trouble = f"{task} {arguments}: {error or type(error).__name__}\n{self._ended()}"
-            # what is left of them would answer the next question with the answers to this one
-            self.close(patience_seconds=0.0)
-            self._start()
+            self._replace()
             raise RuntimeError(trouble) from None
-        except BaseException:  # such as Ctrl-C: answers that were not taken must not be those of the next question
-            self.close(patience_seconds=0.0)
-            self._start()
+        except BaseException:  # such as Ctrl-C
+            self._replace()
             raise
         failed = [f"rank {r}:\n{text}" for r, (fine, text) in enumerate(answers) if not fine]
         assert not failed, "\n".join(failed)
         return [value for _, value in answers]
+
+    def _replace(self) -> None:
+        """Start anew: what is left would answer the next question with the answers to this one."""
+        self.close(patience_seconds=0.0)
+        self._start()
 
     def _ask(self, task: str, ranks: int, **arguments: Any) -> list[tuple[bool, Any]]:
         for pipe in self.pipes[:ranks]:

@@ -12,7 +12,7 @@ from twin.pages.shell import filled, printable
 from twin.search.entries import RankedCandidate
 from twin.search.fleet import DAY_SECONDS, Fleet
 from twin.search.search import Search, options_varied
-from twin.search.words import BEST_WORDS, axes_title, facts_of, grid_words, model_words, options_words
+from twin.search.words import BEST_WORDS, axes_title, facts_of, grid_words, joules_per_token, model_words, options_words
 from twin.trace.palette import SEQUENTIAL
 
 ROWS = 20
@@ -129,7 +129,7 @@ def _fastest(found: Search) -> _Table:
                 f"{100 * figures.exposed_share:.1f} %",
                 f"{figures.hardware_percent_of_peak:.1f} %",
                 f"{figures.tokens_per_second:,.0f}",
-                *(f"{figures.energy_joules / found.job.tokens_per_step:#.4g}" for _ in energy),
+                *(joules_per_token(found, figures) for _ in energy),
                 format_memory(candidate.memory.per_rank_bytes),
                 *(f"{entry.model_rank:,}" for _ in ordered),
             )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from twin.description.grid import Axes
 from twin.description.units import format_amount
 from twin.search.candidates import Candidate, Hindrance
+from twin.search.entries import Figures
 from twin.search.fleet import DAY_SECONDS, Fleet
 from twin.search.search import TOP, By, Search
 from twin.search.tables import model_top
@@ -52,6 +53,11 @@ def options_words(candidate: Candidate, varied: Sequence[str]) -> list[str]:
     words = candidate.options.words_on(candidate.grid)
     micro = "" if candidate.micro_sequences is None else f"micro-batch {candidate.micro_sequences}"
     return [word for word in (micro, *(words.get(name, "") for name in varied)) if word]
+
+
+def joules_per_token(found: Search, figures: Figures) -> str:
+    """Write what a search by energy decides by: the devices' joules for each token of a step."""
+    return f"{figures.energy_joules / found.job.tokens_per_step:#.4g}"
 
 
 def hindered(found: Search) -> list[str]:

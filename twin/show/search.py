@@ -73,7 +73,7 @@ def search_object(fleet: Fleet, fixed: Sequence[str]) -> dict[str, object]:
 
 def _candidates(console: Console, found: Search, top: int) -> None:
     from twin.search.search import options_varied
-    from twin.search.words import axes_title, options_words
+    from twin.search.words import axes_title, joules_per_token, options_words
 
     varied, ordered, energy = options_varied(found), bool(found.top_of_model), found.by == "energy"
     console.print(f"\n{_FIRST[found.by]}:")
@@ -105,7 +105,7 @@ def _candidates(console: Console, found: Search, top: int) -> None:
                 f"{100 * figures.exposed_share:.1f} %",
                 f"{figures.hardware_percent_of_peak:.1f} %",
                 f"{figures.tokens_per_second:,.0f}",
-                *([f"{figures.energy_joules / found.job.tokens_per_step:#.4g}"] if energy else []),
+                *([joules_per_token(found, figures)] if energy else []),
             ]
         table.add_row(
             str(number),
