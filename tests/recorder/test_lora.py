@@ -30,6 +30,16 @@ CASES: dict[str, Case] = {
         {"lora": EVERY, "data_reduction": {"mode": "overlapped"}, "overlap": {"all_reduce": False}},
     ),
     "pythia 12b, dropout": ("pythia-12b", {"z": 8, "y": 8}, {"lora": {"targets": ["o", "down"]}, "dropout": 0.1}),
+    "llama 3 8b, products kept": (
+        "llama-3-8b",
+        {"z": 4, "y": 2, "x": 2},
+        {"lora": {"targets": ["q", "o", "down"]}, "recompute": True, "recompute_keeps": "products"},
+    ),
+    "llama 3 8b, attention kept": (
+        "llama-3-8b",
+        {"data": 2, "z": 2, "y": 2},
+        {"lora": EVERY, "recompute": True, "recompute_keeps": "attention", "attention": "flash"},
+    ),
     "gpt2, fp32": ("gpt2", {"data": 2, "x": 2}, {"lora": {"targets": ["q", "up"]}, "precision": "fp32"}),
 }
 QUICK = ("qwen 3 0.6b, overlapped",)

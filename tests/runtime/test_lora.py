@@ -31,6 +31,16 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     ),
     "fused": ("gpt", {"targets": ["q", "o", "up"]}, {"fused_elementwise": True, "dropout": 0.0}),
     "not clipped": ("gpt", {"targets": ["k", "v"]}, {"clip_gradients": False}),
+    "products kept": (
+        "llama",
+        {"rank": 3, "targets": ["q", "o", "down"]},
+        {"recompute": True, "recompute_keeps": "products"},
+    ),
+    "attention kept": (
+        "gpt",
+        {"targets": ["v", "o", "up", "down"]},
+        {"recompute": True, "recompute_keeps": "attention", "attention": "flash"},
+    ),
 }
 """A shape, adapters, other options."""
 ONCE = dict(zip(CASES, [*GRIDS, *GRIDS], strict=False))

@@ -12,7 +12,7 @@ from runtime.recorder.gpt import LEARNING_RATE, MetaAdamW, batch_of
 from runtime.recorder.world import fake_world
 from runtime.strategies import ranks_of, trains
 from tests.runtime.live import Live
-from tests.runtime.test_memory_held import CASES, KEPT, MODEL, described
+from tests.runtime.test_memory_held import CASES, KEPT, LORA, MODEL, described
 from tests.tiers import few
 from twin.cost.memory import memory_use
 from twin.description.job import Job
@@ -42,6 +42,9 @@ MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "attention kept, alone": ({"data": 1}, ATTENTION),
     "x, attention kept, divided": ({"x": 2}, ATTENTION | {"divide": {"attention": True, "mlp": True}}),
     "attention kept, flat halves": ({"x": 4}, ATTENTION | {"tensor": "1d", "overlap": {"halves": True}}),
+    "adapters, products kept": ({"z": 2, "y": 2}, PRODUCTS | {"lora": {"rank": 24, "targets": ["q", "o", "down"]}}),
+    "adapters, attention kept": ({"data": 1}, ATTENTION | {"lora": LORA}),
+    "adapters, not recomputed": ({"x": 2}, KEPT_TOO | {"lora": LORA}),
     "loss by tokens": ({"data": 1}, {"loss_rows": 64, "model": {"vocabulary": 20000}}),
     "halves, not recomputed": ({"z": 2, "y": 2}, KEPT_TOO | {"overlap": {"halves": True}}),
     "flat halves": ({"z": 2, "y": 2, "x": 2}, {"tensor": "1d", "overlap": {"halves": True}}),

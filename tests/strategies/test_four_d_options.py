@@ -34,11 +34,9 @@ from twin.strategies.four_d.options import BEYOND, Options
         ({"recompute": False, "recompute_layers": 1}, "recompute_layers"),
         ({"published": True, **PRODUCTS}, "recompute_keeps"),
         ({"recompute": False, **PRODUCTS}, "recompute_keeps = 'products': needs recompute: true"),
-        ({**PRODUCTS, "lora": {"rank": 4}}, "recompute_keeps"),
         ({**PRODUCTS, "recompute_inputs": "host"}, "recompute_inputs"),
         ({**PRODUCTS, "offload": {"activations": "host"}}, "recompute_keeps"),
         ({"recompute_keeps": "scores"}, "recompute_keeps"),
-        ({**ATTENTION, "lora": {"rank": 4}}, "recompute_keeps"),
         ({**ATTENTION, "attention": "plain"}, "recompute_keeps = 'attention': is for attention in one kernel"),
         ({"published": True, **ATTENTION}, "recompute_keeps"),
         ({"recompute_layers": 5}, "recompute_layers"),
@@ -93,6 +91,9 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     plain = job(GRIDS[0], attention="plain")
     found = list(strategy_of(plain).variants(plain, frozenset({"recompute_keeps"})))
     assert [o.recompute_keeps for o in found] == ["nothing", "products"]
+    adapted = job(GRIDS[0], lora={"rank": 4})
+    found = list(strategy_of(adapted).variants(adapted, frozenset({"recompute_keeps", "divide", "halves"})))
+    assert [o.recompute_keeps for o in found] == ["nothing", "attention", "products"]
     over |= {"divide", "tensor", "recompute_keeps"}
     published = job(GRIDS[0], published=True)
     assert list(strategy_of(published).variants(published, over)) == [Options.of(published)]

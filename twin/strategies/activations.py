@@ -45,8 +45,8 @@ def block_activation_bytes(
     saved = e * (tokens * stream + attended + tokens * mlp_up_width / mlp_parts)
     if job.lora is not None:
         adapted = {linear: len(job.lora.of_linear(job.model, linear)) for linear in job.model.block_linears}
-        unread = [("qkv", residual_width), ("mlp_up", residual_width), ("mlp_down", mlp_width)]
-        saved -= e * tokens * sum(width for linear, width in unread if not adapted[linear])
+        kept = () if products else (("qkv", residual_width), ("mlp_up", residual_width), ("mlp_down", mlp_width))
+        saved -= e * tokens * sum(width for linear, width in kept if not adapted[linear])
         saved += e * tokens * job.lora.rank * sum(adapted.values())
     saved += (2 if job.model.norm == "rms" else 4) * FP32_BYTES * tokens
     if job.model.qk_norm:

@@ -69,10 +69,16 @@ def adapters_of(job: FourDJob, linear: Linear) -> Adapters | None:
     return Adapters(linear, job.lora.rank, local) if local else None
 
 
+def between(emit: Emitter, job: FourDJob, adapters: Adapters, tokens: int) -> None:
+    """Products with A."""
+    kernel = Gemm(tokens, adapters.width, adapters.linear.k_local, "TN", element_bytes=job.element_bytes)
+    emit.compute("lora_a", kernel)
+
+
 def forward(emit: Emitter, job: FourDJob, adapters: Adapters, tokens: int) -> None:
     """Products with A and B, into what is about to be reduced."""
+    between(emit, job, adapters, tokens)
     e = job.element_bytes
-    emit.compute("lora_a", Gemm(tokens, adapters.width, adapters.linear.k_local, "TN", element_bytes=e))
     for name, rows in adapters.parts:
         emit.compute(f"lora_b_{name}", Gemm(tokens, rows, adapters.rank, "TN", element_bytes=e, adds=True))
 

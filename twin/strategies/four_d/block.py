@@ -142,7 +142,7 @@ def block_forward(
         linear, under = linears[index], emit.under(linears[index].name)
         use_weight(linear)
         if attention_kept and linear.transposed:  # its weight's gradient reads what it read
-            linear4d.gather_input(under, job, linear, shapes.tokens)
+            linear4d.read(under, job, linear, shapes.tokens)
         else:
             linear4d.forward(under, job, linear, shapes.tokens)
 

@@ -197,7 +197,7 @@ def backward(
     `input_again` computes what the weight gradient reads, where it was not kept: beside the sum of input gradients.
     """
     if job.lora is not None:
-        _frozen_backward(under.under(linear.name), job, linear, tokens, first=scatters.first)
+        _frozen_backward(under.under(linear.name), job, linear, tokens, input_again, first=scatters.first)
         return
     e, emit = job.element_bytes, under.under(linear.name)
     input_gradient = Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=e)
@@ -230,6 +230,13 @@ def backward(
     _bias_gradient(emit, job, linear, tokens)
     if job.overlap.all_reduce:
         complete()
+
+
+def read(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
+    """What gradients want of a linear whose product is there: what it read, and its adapters' first product."""
+    gather_input(emit, job, linear, tokens)
+    if (beside := adapters.adapters_of(job, linear)) is not None:
+        adapters.between(emit, job, beside, tokens)
 
 
 def gather_input(emit: Emitter, job: FourDJob, linear: Linear, tokens: int) -> None:
@@ -265,8 +272,13 @@ def _pack(emit: Emitter, linear: Linear, size_bytes: int) -> None:
         emit.compute("sort", Memory(2.0 * size_bytes, work="copy"))
 
 
-def _frozen_backward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int, *, first: bool) -> None:
-    """Backward of a weight that does not train: no gradient of its own, those of its adapters if it has any."""
+def _frozen_backward(
+    emit: Emitter, job: FourDJob, linear: Linear, tokens: int, input_again: Callable[[], None], *, first: bool
+) -> None:
+    """Backward of a weight that does not train: no gradient of its own, those of its adapters if it has any.
+
+    Only these want what it read.
+    """
     beside = adapters.adapters_of(job, linear)
     emit.compute("input_gradient", Gemm(tokens, linear.k_local, linear.n_local, "NN", element_bytes=job.element_bytes))
     if beside is not None:
@@ -277,6 +289,7 @@ def _frozen_backward(emit: Emitter, job: FourDJob, linear: Linear, tokens: int, 
         if not job.overlap.all_reduce:
             emit.wait(reduced)
     if beside is not None:
+        input_again()
         adapters.weight_gradient(emit, job, beside, tokens, first=first)
     if reduced and job.overlap.all_reduce:
         emit.wait(reduced)

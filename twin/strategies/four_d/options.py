@@ -281,9 +281,9 @@ def may_divide(job: FourDJob, what: str) -> bool:
 
 
 def may_keep(job: FourDJob) -> tuple[Keeps, ...]:
-    """Return what recomputed blocks may keep, the least first; something if all weights train and no input leaves."""
+    """Return what recomputed blocks may keep, the least first; something if no input leaves the device."""
     moves = job.recompute_inputs == "host" or (job.offload is not None and job.offload.activations is not None)
-    kinds: tuple[Keeps, ...] = get_args(Keeps) if job.lora is None and not moves else ()
+    kinds: tuple[Keeps, ...] = get_args(Keeps) if not moves else ()
     return tuple(kind for kind in kinds if kind != "attention" or job.attention not in UNFUSED)
 
 

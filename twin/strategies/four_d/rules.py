@@ -83,7 +83,6 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
     }
     given = {key: value for key, value in whole.items() if value} | ({"tensor": "1d"} if job.tensor == "1d" else {})
     if job.lora is not None:
-        given |= {"recompute_keeps": keeps} if keeps != "nothing" else {}
         remedy = "is for training all weights; leave it out with lora"
         problems += [Problem(key, remedy, value) for key, value in given.items()]
     if job.lora is not None and ahead:

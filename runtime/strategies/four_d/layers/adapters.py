@@ -71,11 +71,15 @@ class Adapters(torch.nn.Module):
 
     def forward(self, inputs: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
         """Add to output (m, n/G_o) what adapters make of inputs (m, k/G_c); return scale · I · Aᵀ (m, targets · r)."""
-        a = self._together(self.context.store.compute)
-        between = self._product("lora_a", "forward", inputs, a.t(), scale=self.scale)
+        between = self.between(inputs)
         for target, rows, b, columns in zip(self.targets, self.rows, self.b, between.split(self.rank, 1), strict=True):
             self._product(f"lora_b_{target}", "forward", columns, b.local.t(), add_to=output[:, rows])
         return between
+
+    def between(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Return scale · I · Aᵀ (m, targets · r) of inputs (m, k/G_c)."""
+        a = self._together(self.context.store.compute)
+        return self._product("lora_a", "forward", inputs, a.t(), scale=self.scale)
 
     def input_gradient(self, gradient: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
         """Add to the input's gradient (m, k/G_c) what comes through adapters; return dH (m, targets · r)."""

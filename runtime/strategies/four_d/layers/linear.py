@@ -161,7 +161,8 @@ class Linear4D(torch.nn.Module):
         weight = context.gathers.use(self.weight_shard, phase)
         inputs = self._read(inputs, parts)
         if given is not None:
-            return Product(given.view_as(given), inputs, None)
+            between = None if self.adapters is None else self.adapters.between(inputs)
+            return Product(given.view_as(given), inputs, between)
         bias = None if self.bias_shard is None else self.bias_shard.local
 
         def gemm() -> torch.Tensor:
@@ -211,10 +212,11 @@ class Linear4D(torch.nn.Module):
             return parts.scatter(place, partial, self.widths, phase)
         return collectives.all_reduce(place, over, partial, phase=phase).wait
 
-    def frozen_backward(
-        self, inputs: torch.Tensor | None, between: torch.Tensor | None, gradient: torch.Tensor
-    ) -> torch.Tensor:
-        """The backward pass of a weight that does not train: returns dI; its adapters' gradients, if it has any."""
+    def frozen_backward(self, inputs: Make, between: torch.Tensor | None, gradient: torch.Tensor) -> torch.Tensor:
+        """The backward pass of a weight that does not train: returns dI; its adapters' gradients, if it has any.
+
+        `inputs` gives what was read, which only adapters want.
+        """
         weight = self.context.gathers.use(self.weight_shard, "bwd")
         gradient = gradient.contiguous()
         adapters, reduce_over = self.adapters, self.communicator(self.output)
@@ -226,9 +228,8 @@ class Linear4D(torch.nn.Module):
             if not self.context.job.overlap.all_reduce:
                 reduced.wait()
         if adapters is not None and between_gradient is not None:
-            assert inputs is not None
             assert between is not None
-            adapters.weight_gradient(inputs, between, gradient, between_gradient)
+            adapters.weight_gradient(inputs(), between, gradient, between_gradient)
         if reduced is not None and self.context.job.overlap.all_reduce:
             reduced.wait()
         return input_gradient
@@ -300,7 +301,7 @@ class _Linear(torch.autograd.Function):
         output, inputs, between = layer.compute_forward(inputs, parts, given)
         # for the gradient of the weight, or of adapters
         wanted = again is None and (not layer.weight_shard.frozen or between is not None)
-        ctx.save_for_backward(*((inputs, between) if wanted else (None, None)))
+        ctx.save_for_backward(inputs if wanted else None, between)
         ctx.layer, ctx.parts, ctx.again = layer, parts, again
         phase: Phase = layer.context.ops.forward_phase
         if phase == "fwd":
@@ -314,7 +315,7 @@ class _Linear(torch.autograd.Function):
         again: Again | None = ctx.again
         read: Make = (lambda: inputs) if again is None else partial(layer.read_again, again, ctx.parts)
         if layer.weight_shard.frozen:
-            result: torch.Tensor | None = layer.frozen_backward(inputs, between, gradient)
+            result: torch.Tensor | None = layer.frozen_backward(read, between, gradient)
         else:
             result = layer.compute_backward(read, gradient, need_input=ctx.needs_input_grad[0], parts=ctx.parts)
         layer.context.gathers.release(layer.weight_shard)
