@@ -76,6 +76,13 @@ def test_what_the_zero_bubble_paper_leaves_open_is_settled_from_its_names_and_sc
     assert job_of(interleaved | megascale, shape).overlap_messages is None  # its own program sends beside compute
 
 
+def test_attention_is_that_of_the_release_that_ran():
+    """MegaScale's Megatron-LM is of before FlashAttention 2, which its own program has."""
+    row = TENSOR | {"flash_attention": True, "source": "arXiv 2402.15627 Table 2, rows Megatron-LM (commit 285068c8)"}
+    assert job_of(row, GPT).attention == "flash1"
+    assert job_of(row | {"source": "arXiv 2402.15627 Table 2, rows MegaScale"}, GPT).attention == "flash"
+
+
 def test_tensor_ranks_overlap_where_a_row_says_so_in_words():
     row = TENSOR | {"sequence_parallel": "tp overlap on (so yes)", "flash_attention": True}
     assert job_of(row, GPT).tensor_overlap

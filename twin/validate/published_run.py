@@ -13,6 +13,9 @@ Row = Mapping[str, Any]
 NOT_STATED = "not stated"
 BEFORE_CUDNN = ("(24.03.01)",)
 """Releases of NeMo in sources, of before its pages named cuDNN's attention."""
+BEFORE_FLASH2 = ("commit 285068c8",)
+"""Releases of Megatron-LM in sources, which call FlashAttention by its first version's name (github NVIDIA/Megatron-LM,
+pull request 267, of December 2022): MegaScale's paper counts the second among what it adds (section 3.3)."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class Run:
             return str(MEGATRON["attention"])
         if any(release in str(self.row["source"]) for release in BEFORE_CUDNN):
             return "flash2"
+        if any(release in str(self.row["source"]) for release in BEFORE_FLASH2):
+            return "flash1"
         nvidia = ("nemo", "dgxc", "megatron-bridge", "megatron-lm repository")
         hopper = self.row.get("machine") in {"dgx_h100", "eos_dgx_h100"}
         return "cudnn" if hopper and any(name in self.says("source") for name in nvidia) else "flash"
