@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from twin.commands.options import Json, Scheduler, Slurm
+from twin.engine.threads import load_numpy_alone
 
 if TYPE_CHECKING:
     from twin.description.job import Job
@@ -95,6 +96,7 @@ def search(
     as_json: Json = False,
 ) -> None:
     """Simulate every grid of a job's ranks and say which is fastest."""
+    load_numpy_alone()
     from twin.description.problems import fail
     from twin.search.best import Given
     from twin.search.candidates import unsettled

@@ -14,6 +14,7 @@ import typer
 from twin.commands.options import Json, Overrides, rank_list
 from twin.description.problems import fail
 from twin.engine.garbage import uncollected
+from twin.engine.threads import load_numpy_alone
 
 if TYPE_CHECKING:
     from twin.engine.simulate import Simulation
@@ -97,6 +98,7 @@ def simulate(
     changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
     with ExitStack() as stack:
         stack.enter_context(uncollected())  # modules and one step are no garbage; of many steps there is some
+        load_numpy_alone()
         from twin import api
         from twin.engine.parallel import cores
         from twin.show import console

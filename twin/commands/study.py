@@ -11,6 +11,7 @@ import typer
 
 from twin.commands.options import Json, Overrides, Scheduler, Slurm
 from twin.description.problems import fail
+from twin.engine.threads import load_numpy_alone
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415, T201
@@ -39,6 +40,7 @@ def study(
     begin = time.perf_counter()
     if scheduler is not None and slurm is not None:
         raise fail("--slurm", "starts a scheduler of its own; leave out --scheduler", slurm)
+    load_numpy_alone()
     from twin.engine.parallel import cores, ended_like_interrupted
     from twin.show import console
     from twin.show import study as shown

@@ -19,6 +19,9 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 WAVE = 16
 """Pieces of each of a crew's workers between two looks at what has come of them: far away, a look takes time."""
+AHEAD = 8
+"""Pieces of each process that are sent to it before it is free, where none depends on another's answer: to wait for the
+next one takes as long as a short piece."""
 
 
 class Crew(Protocol):
@@ -42,12 +45,12 @@ class Processes:
 
     def answers(self, work: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[tuple[int, Answer]]:
         """Apply `work`, which can be pickled, to every item; yield each answer with its item's index, as it comes."""
-        yield from self.as_asked(work, enumerate(items))
+        yield from self.as_asked(work, enumerate(items), ahead=AHEAD)
 
     def as_asked(
-        self, work: Callable[[Item], Answer], items: Iterator[tuple[int, Item]]
+        self, work: Callable[[Item], Answer], items: Iterator[tuple[int, Item]], *, ahead: int = 1
     ) -> Iterator[tuple[int, Answer]]:
-        """Do items with their numbers, of which the next is asked for when a process is free."""
+        """Do items with their numbers, of which the next is asked for when a process is free, or so many before."""
         if self._pool is None:  # they start with the first piece of work
             self._opened.enter_context(ended_like_interrupted())
             self._pool = self._opened.enter_context(pool_with_lifeline(self.size))
@@ -55,7 +58,7 @@ class Processes:
 
         under_way: dict[Future[Answer], int] = {}
         while True:
-            for number, item in islice(items, self.size - len(under_way)):
+            for number, item in islice(items, ahead * self.size - len(under_way)):
                 under_way[self._pool.submit(work, item)] = number
             if not under_way:
                 return

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from twin.engine.threads import load_numpy_alone
+
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing.connection import Connection
@@ -97,6 +99,7 @@ def leave_with(lifeline: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    load_numpy_alone()
 
     def watch() -> None:
         try:

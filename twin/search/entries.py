@@ -89,5 +89,5 @@ def figures_of(base: Job, batch: Sequence[Candidate]) -> list[Figures | str]:
                 found.append(Figures.of(simulate(candidate.job(base), max_classes=MANY_CLASSES)))
             except DescriptionError as error:
                 found.append("; ".join(map(str, error.problems)))
-    gc.collect()
+    gc.collect(0)  # what these have left is young, and to look through all else takes longer than some simulations
     return found

@@ -5,6 +5,7 @@ Of those that differ in recomputation alone the one with least is never slower t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -57,13 +58,14 @@ class Pruned:
                 if self._closer[number] < best:
                     yield number, (entry.candidate, best)
 
+        floors_ahead = [least[number] for number in order if not self._covered(number)]
         answers = as_asked(workers, partial(judged, base), hopeful())
         for done, (index, (floor, figures)) in enumerate(answers, 1):
             self._closer[index] = floor
             if figures is not None:
                 self.found[index] = with_figures(self.found[index], figures)
                 best = min(best, self._step(index))
-            progress(done, done + sum(least[i] < best and not self._covered(i) for i in order[done:]))
+            progress(done, max(done, bisect_left(floors_ahead, best)))
 
     def _covered(self, number: int) -> bool:
         """Tell whether the step of another is this one's floor."""
