@@ -173,6 +173,13 @@ def test_auto_grid_and_micro_batch_are_resolved(cli):
     assert got["memory"]["fits"]
 
 
+def test_how_many_grids_were_chosen_from_is_said(cli):
+    out, _ = cli("simulate", cli.job, "--set", "batch.micro_sequences=auto")
+    assert out.startswith("One grid keeps the rules and fits into memory:")
+    out, _ = cli("simulate", cli.job, "--set", "grid=auto")
+    assert re.match(r"Chosen from \d+ grids that keep the rules", out)
+
+
 def test_auto_that_cannot_fit_says_why(cli):
     message = cli.refused(
         "simulate", cli.job, "--set=grid=auto", "--set=ranks=2", "--set=machine.device.memory=2.001 GB"

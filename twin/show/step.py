@@ -183,7 +183,11 @@ def choice(made: Choice) -> None:
         return
     model = strategy_of(made.best.job).ordered_by
     first = f"the best by the {model}" if model else "these" if len(made.simulations) < made.feasible else "all"
-    console.print(f"Chosen from {made.feasible} grids that keep the rules and fit into memory; {first} were simulated:")
+    if made.feasible == 1:
+        console.print("One grid keeps the rules and fits into memory:")
+    else:
+        many = f"{made.feasible} grids that keep the rules and fit into memory"
+        console.print(f"Chosen from {many}; {first} were simulated:")
     axes = made.best.job.concrete_grid.axes
     table = Table(" × ".join(axes), "sequences at a time", "step", box=None, pad_edge=False)
     for simulation in made.simulations:
