@@ -40,6 +40,13 @@ def test_half_characters_are_refused(text: str) -> None:
         parse_yaml(text, "file")
 
 
+@pytest.mark.parametrize("text", [r'x: "\U00110000"', r'x: "\U80000000"', r'x: ["\Uffffffff"]'])
+def test_escapes_of_no_character_are_refused(text: str) -> None:
+    """Python's `chr` raises one error above the last character, and another above what C's int holds."""
+    with pytest.raises(DescriptionError, match="not valid YAML"):
+        parse_yaml(text, "file")
+
+
 @pytest.mark.parametrize("key", ["A", "int", "x-y", "a[0]"])
 def test_unknown_keys_are_named_whatever_they_look_like(key: str) -> None:
     """They looked like the names that pydantic gives to branches of a union."""

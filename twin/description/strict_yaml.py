@@ -82,7 +82,7 @@ def parse_yaml(text: str, origin: str) -> dict[str, Any]:
         raise DescriptionError([Problem(where, f"not valid YAML: {what}")], origin) from None
     except RecursionError:
         raise DescriptionError([Problem("", "nested too deeply")], origin) from None
-    except ValueError as error:  # dates and numbers that YAML recognises but Python cannot hold
+    except (ValueError, OverflowError) as error:  # dates, numbers and escapes that Python cannot hold
         raise DescriptionError([Problem("", f"not valid YAML: {error}")], origin) from None
     if data is None:
         raise DescriptionError([Problem("", "the file is empty")], origin)
