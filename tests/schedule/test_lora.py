@@ -12,7 +12,7 @@ from twin.description.presets import presets
 from twin.engine.report import report
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
-from twin.trace.metrics import job_flops
+from twin.trace.metrics import hardware_flops, job_flops
 
 EVERY = ["q", "k", "v", "o", "gate", "up", "down"]
 ALONE: dict[str, int] = {"data": 1}
@@ -50,6 +50,17 @@ def test_flops_of_the_schedule_are_those_of_the_reports(recompute: bool, targets
     assert counted_flops(job) == pytest.approx(job_flops(job, recompute=recompute) + more, rel=1e-12)
     alone = described(ALONE, model, recompute=recompute, lora={"rank": 32, "targets": targets})
     assert counted_flops(alone) == pytest.approx(job_flops(alone, recompute=recompute), rel=1e-12)
+
+
+@pytest.mark.parametrize("keeps", ["nothing", "attention", "products"])
+@pytest.mark.parametrize("layers", [None, 8])
+@pytest.mark.parametrize("targets", [["q", "v"], EVERY, ["down"]], ids=str)
+def test_flops_of_the_hardware_leave_out_the_adapters_whose_products_are_kept(
+    targets: list[str], layers: int | None, keeps: str
+) -> None:
+    options = {"recompute_keeps": keeps, "recompute_layers": layers, "lora": {"rank": 32, "targets": targets}}
+    alone = described(ALONE, **options)
+    assert counted_flops(alone) == pytest.approx(hardware_flops(alone), rel=1e-12)
 
 
 def test_adapters_of_llama_have_the_elements_that_peft_prints() -> None:

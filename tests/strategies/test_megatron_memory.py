@@ -98,3 +98,42 @@ def test_interleaving_holds_more_on_the_first_stage() -> None:
     more = strategy.memory(job, strategy.roles(job)[0])["activations"]
     less = strategy.memory(plain, strategy.roles(plain)[0])["activations"]
     assert more - less == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("flavour", ["megatron", "torch"])
+@pytest.mark.parametrize(("keeps", "of_attention"), [("nothing", 0.0), ("attention", 2 * SBH + 4 * HEADS * S * B)])
+def test_a_block_that_is_computed_again_finds_those_behind_it_gone(
+    keeps: str, of_attention: float, flavour: str
+) -> None:
+    """Of a micro-batch by itself, by hand: the inputs and what is kept of n blocks, and the more of two moments.
+
+    As the backward pass begins all others are there; when it comes to the last of the n these are gone, and that one is
+    there but for what was kept of it.
+    """
+    layers, common = 8, {"flavour": flavour, "micro_steps": 1, "attention": "flash"}
+
+    def of(**options: Any) -> float:
+        return activations(described({"data": 2}, model={"layers": layers, "vocabulary": 64}, **common, **options))
+
+    whole = per_layer(grid={"data": 2}, **common)
+    rest = of() - layers * whole
+    for n in range(1, layers + 1):
+        lasting = n * (2 * SBH + of_attention)
+        expected = rest + lasting + max((layers - n) * whole, whole - of_attention)
+        assert of(recompute=True, recompute_keeps=keeps, recompute_layers=n) == pytest.approx(expected, rel=1e-9)
+
+
+def test_computing_less_again_takes_no_less_memory() -> None:
+    common = {"micro_steps": 1, "model": {"layers": 8, "vocabulary": 64, "activation": "swiglu"}}
+    again = {"recompute": True, "recompute_keeps": "half_products", "recompute_layers": 1}
+    for flavour in ("megatron", "torch"):
+        job = described({"data": 2}, flavour=flavour, **common, **again)
+        assert activations(job) <= activations(described({"data": 2}, flavour=flavour, **common))
+
+
+def test_a_split_backward_pass_keeps_what_its_weight_gradients_read() -> None:
+    """Input gradients alone free no block: what is computed again is there beside the others."""
+    grid = {"pipeline": 2}
+    options = {"micro_steps": 1, "model": {"layers": 8, "vocabulary": 64}, "recompute": True, "recompute_layers": 1}
+    one, split = (activations(described(grid, schedule=order, **options)) for order in ("1f1b", "zb_h1"))
+    assert split - one == pytest.approx(per_layer(grid={}), rel=0.1)

@@ -205,6 +205,14 @@ def test_half_of_the_products_is_keys_projection_and_one_of_the_mlp() -> None:
     assert again == [(H, H), (H, H), (job.model.mlp_hidden, H)]
 
 
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("more", [{"flavour": "megatron"}, {"flavour": "torch", "dropout": 0.1}], ids=str)
+def test_sums_over_ranks_are_kept_with_half_of_the_products(more: dict[str, Any], sequence_parallel: bool) -> None:
+    again = {"recompute": True, "recompute_keeps": "half_products"}
+    job = described({"tensor": 2}, micro_steps=1, model=LLAMA, sequence_parallel=sequence_parallel, **again, **more)
+    assert {op.kind for _, op in started(job, within="recompute/", communicator="tensor")} <= {"all_gather"}
+
+
 def test_memory_of_what_is_kept() -> None:
     """By hand, of a micro-batch of m tokens: the input; the output of attention with a sum for each row and head."""
     m = 2 * 256
@@ -272,6 +280,8 @@ def test_what_does_not_go_together_is_refused(case: str) -> None:
         {"recompute": True, "recompute_keeps": "attention"},
         {"recompute": True, "recompute_keeps": "half_products"},
         {"recompute": True, "recompute_layers": 2},
+        {"recompute": True, "dropout": 0.1},  # whose mask stands behind the last product
+        {"recompute": True, "recompute_keeps": "half_products", "dropout": 0.1},
         {"recompute": True, "flavour": "megatron"},
         {"recompute": True, "recompute_layers": 3, "flavour": "megatron"},
         {"recompute": False},

@@ -39,10 +39,13 @@ class Lora(Spec):
 
     def parameters(self, model: Model) -> int:
         """Elements of all adapters of a model."""
-        elements = 0
-        for linear, (_, k) in model.block_linears.items():
-            elements += sum(self.rank * (rows + k) for _, rows in self.of_linear(model, linear))
-        return model.layers * elements
+        return model.layers * sum(sum(self.elements(model, linear)) for linear in model.block_linears)
+
+    def elements(self, model: Model, linear: str) -> tuple[int, int]:
+        """Return the elements of all A, and of all B, of one of a block's linears."""
+        _, k = model.block_linears[linear]
+        parts = self.of_linear(model, linear)
+        return self.rank * k * len(parts), self.rank * sum(rows for _, rows in parts)
 
 
 def parts_of(model: Model, linear: str) -> Iterator[tuple[Target, int]]:

@@ -21,7 +21,10 @@ def optimizer_bytes(element_bytes: int) -> int:
 def block_flops(job: Job, but: Collection[str] = ()) -> float:
     """Return the flops of a block's forward pass over a step's tokens, of all ranks; without some of its linears."""
     model = job.model
-    products = sum(2.0 * n * k for name, (n, k) in model.block_linears.items() if name not in but)
+    products = 0.0
+    for name, (n, k) in model.block_linears.items():
+        if name not in but:
+            products += 2.0 * (n * k + (0 if job.lora is None else sum(job.lora.elements(model, name))))
     return job.tokens_per_step * (products + 4.0 * model.sequence * model.qkv_parts[0])
 
 

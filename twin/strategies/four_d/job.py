@@ -159,8 +159,16 @@ class FourDJob(Job):
         if not self.recompute:
             return 0.0
         layers, kept = self.model.layers, self.attention_kept_layers
-        of_blocks = kept * block_flops(self, but=ATTENTION_KEPT) if kept else 0.0
+        of_blocks = kept * (block_flops(self, but=ATTENTION_KEPT) - self._read_again_flops) if kept else 0.0
         return (layers - self.recomputed_layers) * block_flops(self) + of_blocks
+
+    @property
+    def _read_again_flops(self) -> float:
+        """Flops of a block's adapters whose linears do not run again, with what these read: of their gradients."""
+        if self.lora is None:
+            return 0.0
+        left = (name for name in self.model.block_linears if name not in ATTENTION_KEPT)
+        return 2.0 * self.tokens_per_step * sum(self.lora.elements(self.model, name)[0] for name in left)
 
     @property
     def gathers_ahead(self) -> bool:

@@ -252,7 +252,7 @@ class MegatronJob(Job):
         up = (2 if model.mlp_kind == "swiglu" else 1) * model.mlp_hidden  # gate and up
         down = 2.0 * model.hidden * model.mlp_hidden
         products = 2.0 * model.hidden * (2 * queries + 2 * keys + up) + down
-        kept = down if self.flavour == "torch" else 0.0
+        kept = down if self.flavour == "torch" and not self.dropout else 0.0  # PyTorch stops at the last thing kept
         if self.recompute_keeps != "nothing":
             kept += attention
         if self.recompute_keeps == "half_products":

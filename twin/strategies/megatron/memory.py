@@ -16,7 +16,7 @@ from twin.description.attention import UNFUSED
 from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes
 from twin.strategies.megatron.bodies import recomputed
-from twin.strategies.megatron.job import MegatronJob
+from twin.strategies.megatron.job import SPLIT, MegatronJob
 from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.orders import Name as Order
 from twin.strategies.megatron.orders import order as actions_of
@@ -127,12 +127,20 @@ class Held:
         kept = [self._kept(stage) for stage in stages]
         most = max(sum(n * size for n, size in zip(each, kept, strict=True)) for each in self._counts(rank))
         gradients = job.element_bytes * (2 * local.residual_elements + local.tokens * (local.mlp_up + local.mlp))
-        again = any(recomputed(job, stage) for stage in stages)
-        working = (self._whole_block if again else 0.0) + gradients
+        working = gradients + max([0.0, *(self._made_again(stage) for stage in stages if recomputed(job, stage))])
         logits = 0.0
         if any(stage.last for stage in stages):
             logits = work.loss_bytes(job, local.tokens, local.vocabulary)
         return most + max(working, logits)
+
+    def _made_again(self, stage: Stage) -> float:
+        """Bytes of a block that is computed again, beside what is kept of it.
+
+        It finds the blocks behind it, which kept everything, gone, unless their weight gradients are to come.
+        """
+        job = self.job
+        behind = 0 if job.order in SPLIT else len(stage.layers) - len(recomputed(job, stage))
+        return self._whole_block - kept_of_block(job, self.local) - behind * self._kept_block
 
     def _kept(self, stage: Stage) -> float:
         """Bytes that a micro-batch's forward pass leaves on a stage."""
@@ -236,17 +244,24 @@ def _covers(many: tuple[int, ...], few: tuple[int, ...]) -> bool:
     return all(map(ge, many, few))
 
 
-def kept_results(job: MegatronJob, local: Local) -> float:
-    """Bytes that a block keeps although it is computed again."""
+def kept_of_block(job: MegatronJob, local: Local) -> float:
+    """Bytes of what a block's backward pass needs that are kept although it is computed again."""
     if job.recompute_keeps == "nothing":
         return 0.0
     e, size = job.element_bytes, job.model.head_size
     attended = float(local.tokens * local.heads * (e * size + FP32_BYTES))  # and the sums of its rows
     if job.recompute_keeps == "attention":
         return attended
+    return attended + float(e * local.tokens * ((local.heads + local.kv_heads) * size + local.mlp))
+
+
+def kept_results(job: MegatronJob, local: Local) -> float:
+    """Bytes that a block keeps although it is computed again: those, and what ranks have summed or is only added."""
+    kept = kept_of_block(job, local)
+    if job.recompute_keeps != "half_products":
+        return kept
     summed = 2 * local.residual_elements if local.grid.tensor > 1 else 0
-    others = local.tokens * ((local.heads + local.kv_heads) * size + local.mlp + job.model.hidden)
-    return attended + float(e * (others + summed))
+    return kept + float(job.element_bytes * (local.tokens * job.model.hidden + summed))
 
 
 def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
