@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from tests.profiles import examples
 from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_micro_sequences
+from twin.strategies import load_job
 
 SMALL = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 128, "vocabulary": 1000}
 
@@ -42,6 +43,27 @@ def test_one_rank_that_keeps_everything(make_job) -> None:
         "buffers": 2 * 1000 * 64,  # the head's gradient in bf16, before it is added to the sum
     }
     assert use.per_rank_bytes == sum(use.by_category.values())
+
+
+@pytest.mark.parametrize("strategy", ["four_d", "fsdp", "megatron"])
+def test_masks_of_dropout_are_kept(strategy) -> None:
+    """Of each of two residual sums of a block a byte an element; where a block is computed again of that one alone."""
+    found = {}
+    for recompute in (False, True):
+        uses = []
+        for dropout in (0.0, 0.1):
+            raw = {
+                "model": {**SMALL, "layers": 5},
+                "machine": "dgx-h100",
+                "ranks": 1,
+                "strategy": strategy,
+                "grid": {},
+                "batch": {"sequences": 3, "micro_sequences": 3},
+            }
+            uses.append(memory_use(load_job({**raw, "recompute": recompute, "dropout": dropout, "loss_rows": 1})))
+        found[recompute] = uses[1].per_rank_bytes - uses[0].per_rank_bytes
+    masks, after_embedding = 2 * 3 * 128 * 64, (3 * 128 * 64 if strategy == "megatron" else 0)
+    assert found == {False: 5 * masks + after_embedding, True: masks + after_embedding}
 
 
 def test_all_four_axes_with_recomputation_and_caching(make_job) -> None:

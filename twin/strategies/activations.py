@@ -24,15 +24,15 @@ def block_activation_bytes(
 ) -> float:
     """Return what one block's backward pass needs of its forward pass, for the local sizes of a rank.
 
-    Two norm inputs and outputs (m, residual width), q, k, v and attention output (m, heads · size), MLP
-    before and after its activation (with SwiGLU gate and up before), norm statistics; unfused attention
-    also keeps its scores before and after normalisation, and dropout's mask. Rotary positions turn
-    queries and keys where they are. Norms of queries and keys keep their inputs, and a number for each head.
-    Where attention or the MLP's activation is divided among ranks, in so many parts, a rank keeps its own of what is
-    between the linears and all that the linear behind reads. `normed_width` is that of what norms give, as linears read
-    it, where that is not the residual stream's. With `products` what norms and the activation give is not kept, which
-    is computed again. Of a linear that does not train the input is kept only
-    where it has an adapter, whose own product is kept too.
+    Two norm inputs and outputs (m, residual width), q, k, v and attention output (m, heads · size), MLP before and
+    after its activation (with SwiGLU gate and up before), norm statistics; unfused attention also keeps its scores
+    before and after normalisation, and dropout's mask; dropout before both residual sums a mask of bytes (m, residual
+    width) each. Rotary positions turn queries and keys where they are. Norms of queries and keys keep their inputs, and
+    a number for each head. Where attention or the MLP's activation is divided among ranks, in so many parts, a rank
+    keeps its own of what is between the linears and all that the linear behind reads. `normed_width` is that of what
+    norms give, as linears read it, where that is not the residual stream's. With `products` what norms and the
+    activation give is not kept, which is computed again. Of a linear that does not train the input is kept only where
+    it has an adapter, whose own product is kept too.
     """
     e, length = job.element_bytes, job.model.sequence
     keys = heads if kv_heads is None else kv_heads
@@ -49,6 +49,8 @@ def block_activation_bytes(
         saved -= e * tokens * sum(width for linear, width in kept if not adapted[linear])
         saved += e * tokens * job.lora.rank * sum(adapted.values())
     saved += (2 if job.model.norm == "rms" else 4) * FP32_BYTES * tokens
+    if job.dropout:
+        saved += 2 * tokens * residual_width
     if job.model.qk_norm:
         saved += own * (heads + keys) * (e * job.model.head_size + FP32_BYTES)
     scores = sequences * heads * length / attention_parts

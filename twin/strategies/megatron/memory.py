@@ -281,4 +281,4 @@ def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
         block += 2.0 * job.element_bytes * job.model.hidden * (local.tokens - local.residual_tokens)
     if job.recomputes_scores and not whole and job.attention in UNFUSED:
         block -= FP32_BYTES * local.sequences * local.heads * job.model.sequence
-    return block + (2.0 * local.residual_elements if job.dropout else 0.0)
+    return block
