@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +32,28 @@ flavour: torch
 grid: auto
 batch: {sequences: 4}
 """
+
+
+def test_little_is_not_shown_as_nothing(tmp_path: Path, capsys: Any) -> None:
+    """A step that is all latency keeps devices busy for less than 0.05 %; one on a laptop trains a token a second."""
+    small, slow = tmp_path / "small.yaml", tmp_path / "slow.yaml"
+    small.write_text(
+        "model: {layers: 2, hidden: 64, heads: 4, sequence: 64, vocabulary: 512}\nmachine: dgx-h100\nranks: 8\n"
+        "grid: {data: 8}\nbatch: {sequences: 8, micro_sequences: 1}\n"
+    )
+    slow.write_text("model: gpt-5b\nmachine: laptop\nranks: 1\ngrid: {}\nbatch: {sequences: 1}\nprecision: fp32\n")
+    for path, more in ((small, []), (slow, ["--set", "batch.micro_sequences=1"])):
+        told = {}
+        for how in ([], ["--json"]):
+            with pytest.raises(SystemExit) as ended:
+                main(["simulate", str(path), *more, *how])
+            assert not ended.value.code
+            told[bool(how)] = capsys.readouterr().out
+        figures = json.loads(told[True])
+        shown = [float(share) for share in re.findall(r"([\d.]+) % (?:of the|without)", told[False])]
+        assert shown == pytest.approx([figures["hardware_percent_of_peak"], figures["model_percent_of_peak"]], rel=0.05)
+        tokens = re.findall(r"([\d.,]+) tokens/s", told[False])[0].replace(",", "")
+        assert float(tokens) == pytest.approx(figures["tokens_per_second"], rel=0.05)
 
 
 @pytest.mark.full

@@ -144,12 +144,16 @@ def _examples(dimension: Dimension | None) -> str:
 
 
 def format_amount(value: float, decimals: int = 1) -> str:
-    """Write an amount with so many decimals; below 1 with two digits, so that little does not look like nothing.
+    """Write an amount with so many decimals, and two digits at least: so that little does not look like nothing.
 
     >>> format_amount(1234.56), format_amount(12.3, 0), format_amount(0.0123), format_amount(0.0)
     ('1,234.6', '12', '0.012', '0.0')
+    >>> format_amount(1.43, 0), format_amount(9.96, 0)
+    ('1.4', '10')
     """
-    return f"{value:.2g}" if 0.0 < abs(value) < 1.0 else f"{value:,.{decimals}f}"
+    if 0.0 < abs(value) < 1.0:
+        return f"{value:.2g}"
+    return f"{value:,.{1 if 1.0 <= abs(value) < 9.95 and decimals == 0 else decimals}f}"
 
 
 def format_si(value: float, unit: str = "", *, digits: int = 4) -> str:

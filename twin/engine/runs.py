@@ -13,7 +13,7 @@ import yaml
 from twin import __version__
 from twin.description.files import replacing
 from twin.description.problems import fail
-from twin.description.units import format_si
+from twin.description.units import format_amount, format_si
 from twin.engine.events import event_table, fitting
 from twin.engine.simulate import Simulation
 from twin.pages.timeline import timeline_html
@@ -97,11 +97,11 @@ def timeline_page(
     ]
     if memory is not None:
         facts[1:1] = [
-            ("percent of peak", f"{figures['hardware_percent_of_peak']:.1f} %"),
-            ("without recomputation", f"{figures['model_percent_of_peak']:.1f} %"),
+            ("percent of peak", f"{format_amount(figures['hardware_percent_of_peak'])} %"),
+            ("without recomputation", f"{format_amount(figures['model_percent_of_peak'])} %"),
         ]
         facts[-1:-1] = [
-            ("tokens per second", f"{figures['tokens_per_second']:,.0f}"),
+            ("tokens per second", format_amount(figures["tokens_per_second"], 0)),
             (
                 "memory per rank",
                 " of ".join(format_si(memory[key], "B", digits=3) for key in ("per_rank_bytes", "capacity_bytes")),

@@ -90,13 +90,14 @@ def _point(entry: RankedCandidate, place: int, varied: Sequence[str]) -> dict[st
     memory = candidate.memory.per_rank_bytes / 1e9
     exposed = 100.0 * figures.exposed_share
     axes = ", ".join(f"{a} {s:.3g} s" for a, s in figures.exposed_by_axis.items() if s > 0)
+    tokens = format_amount(figures.tokens_per_second, 0)
     lines = [
         f"<b>{figures.step_seconds:.4g} s</b>, {_text(grid_words(candidate.grid))}",
         _text(", ".join(options_words(candidate, varied))),
         f"place {place} in simulated time"
         + (f", {entry.model_rank} by the published model" if entry.model_rank else ""),
         f"{memory:.3g} GB per rank, {candidate.memory.largest_category} most",
-        f"{figures.hardware_percent_of_peak:.1f} % of peak, {figures.tokens_per_second:,.0f} tokens/s",
+        f"{format_amount(figures.hardware_percent_of_peak)} % of peak, {tokens} tokens/s",
         f"compute {figures.compute_seconds:.3g} s, exposed communication {exposed:.1f} %"
         + (f" ({axes})" if axes else ""),
     ]
@@ -127,8 +128,8 @@ def _fastest(found: Search) -> _Table:
                 ", ".join(options_words(candidate, varied)),
                 f"{figures.step_seconds:.3f} s",
                 f"{100 * figures.exposed_share:.1f} %",
-                f"{figures.hardware_percent_of_peak:.1f} %",
-                f"{figures.tokens_per_second:,.0f}",
+                f"{format_amount(figures.hardware_percent_of_peak)} %",
+                format_amount(figures.tokens_per_second, 0),
                 *(joules_per_token(found, figures) for _ in energy),
                 format_memory(candidate.memory.per_rank_bytes),
                 *(f"{entry.model_rank:,}" for _ in ordered),
@@ -153,7 +154,7 @@ def _by_ranks(fleet: Fleet) -> _Table:
             f"{plan.ranks:,}",
             " × ".join(map(str, best.candidate.grid.sizes)),
             f"{best.figures.step_seconds:.3f} s",
-            f"{best.figures.tokens_per_second:,.0f}",
+            format_amount(best.figures.tokens_per_second, 0),
         ]
         if bill is not None:
             row += [

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twin.description.units import format_memory
+from twin.description.units import format_amount, format_memory
 from twin.show.console import make_console, step_time
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _table(console: Console, rows: list[tuple[str, RankedCandidate]]) -> None:
             ", ".join(options),
             step_time(figures.step_seconds),
             f"{100 * figures.exposed_share:.1f} %",
-            f"{figures.hardware_percent_of_peak:.1f} %",
+            f"{format_amount(figures.hardware_percent_of_peak)} %",
             format_memory(candidate.memory.per_rank_bytes),
         )
     console.print(table)

@@ -103,8 +103,8 @@ def _candidates(console: Console, found: Search, top: int) -> None:
             cells = [
                 f"{step_time(figures.step_seconds)}{star}",
                 f"{100 * figures.exposed_share:.1f} %",
-                f"{figures.hardware_percent_of_peak:.1f} %",
-                f"{figures.tokens_per_second:,.0f}",
+                f"{format_amount(figures.hardware_percent_of_peak)} %",
+                format_amount(figures.tokens_per_second, 0),
                 *([joules_per_token(found, figures)] if energy else []),
             ]
         table.add_row(
@@ -171,7 +171,7 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
             " × ".join(map(str, best.candidate.grid.sizes)),
             str(best.candidate.micro_sequences),
             step_time(best.figures.step_seconds),
-            f"{best.figures.tokens_per_second:,.0f}",
+            format_amount(best.figures.tokens_per_second, 0),
         ]
         if bill is not None:
             verdict = {None: "", True: "[green]in time[/]", False: "[red]too late[/]"}[fleet.in_time(plan)]

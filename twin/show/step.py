@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twin.description.units import format_si
+from twin.description.units import format_amount, format_si
 from twin.show.console import make_console, part_time, step_time
 from twin.show.energy import drawn
 from twin.show.pipeline import pipeline
@@ -99,16 +99,16 @@ def headline(console: Console, job: Job, figures: Report) -> None:
         console.print("\n[bold red]This job cannot run: it does not fit into memory (see below).[/]")
     energy = figures.energy_joules
     console.print(
-        f"\n[bold]{step_time(total)}[/] per step   {figures.tokens_per_second:,.0f} tokens/s   "
+        f"\n[bold]{step_time(total)}[/] per step   {format_amount(figures.tokens_per_second, 0)} tokens/s   "
         + (f"{energy / 3.6e6:,.1f} kWh" if energy >= 3.6e6 else format_si(energy, "J", digits=3))
         + " (devices alone)"
     )
     if job.energy is not None or job.power_cap_watts is not None:
         drawn(console, job, figures)
     console.print(
-        f"[bold]{figures.hardware_percent_of_peak:.1f} %[/] of the {job.precision} peak with recomputation counted "
-        f"({format_si(figures.hardware_flops_per_second, 'FLOP/s')}), "
-        f"[bold]{figures.model_percent_of_peak:.1f} %[/] without "
+        f"[bold]{format_amount(figures.hardware_percent_of_peak)} %[/] of the {job.precision} peak with recomputation "
+        f"counted ({format_si(figures.hardware_flops_per_second, 'FLOP/s')}), "
+        f"[bold]{format_amount(figures.model_percent_of_peak)} %[/] without "
         f"({format_si(figures.model_flops_per_second, 'FLOP/s')})"
     )
     if figures.hardware_percent_of_peak > 100:

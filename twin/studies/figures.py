@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from twin.description.units import format_amount
 from twin.pages.picture import Picture
 from twin.pages.ticks import log_ticks
 from twin.strategies import known_axes
@@ -319,7 +320,7 @@ def _hover(study: Study, row: Mapping[str, Any]) -> str:
     varied = ", ".join(f"{key} {words_of(row, [key])}" for key in study.varied if key in row)
     lines = [
         varied,
-        f"{row['step_seconds']:.4g} s, {row['hardware_percent_of_peak']:.1f} % of peak",
+        f"{row['step_seconds']:.4g} s, {format_amount(row['hardware_percent_of_peak'])} % of peak",
         f"{grid}, {row['micro_sequences']} sequences at a time",
     ]
     return "<br>".join(text(line) for line in lines)

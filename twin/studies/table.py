@@ -56,7 +56,7 @@ FIGURES = (
     Column("step_seconds_p50", "p50", _seconds),
     Column("step_seconds_p90", "p90", _seconds),
     Column("exposed_communication_seconds", "exposed", _seconds),
-    Column("hardware_percent_of_peak", "of peak", lambda v: f"{v:.1f} %"),
+    Column("hardware_percent_of_peak", "of peak", lambda v: f"{format_amount(v)} %"),
     Column("speedup", "speed-up", lambda v: f"{v:.2f}"),
     Column("efficiency", "efficiency", _percent),
 )
@@ -65,8 +65,8 @@ BEST = "Best"
 GRID = "grid_"
 """What keys of sizes of axes begin with."""
 OBJECTIVES = (
-    Column("model_percent_of_peak", "MFU", lambda v: f"{v:.1f} %"),
-    Column("tokens_per_second", "tokens/s", lambda v: f"{v:,.0f}"),
+    Column("model_percent_of_peak", "MFU", lambda v: f"{format_amount(v)} %"),
+    Column("tokens_per_second", "tokens/s", lambda v: format_amount(v, 0)),
     Column("parameters", "parameters", lambda v: f"{v / 1e9:,.2f}e9"),
     Column("energy_joules_per_token", "J a token", lambda v: f"{v:,.3g}"),
 )
