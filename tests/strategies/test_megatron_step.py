@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.profiles import examples
 from tests.strategies.pipelined import BF16, FP32, H, S, V, described, moved, ops, parameters, started
 from twin.description.problems import DescriptionError
+from twin.engine.report import report
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Gemm
 from twin.schedule.ops import Compute, Start, Wait
@@ -88,6 +89,16 @@ def test_both_directions_of_dualpipe_sum_their_gradients() -> None:
         used = strategy_of(job).memory(job, strategy_of(job).roles(job)[stage])
         assert used["weights"] == BF16 * psi
         assert used["optimizer"] == pytest.approx(12 / 4 * psi, rel=1e-6)
+
+
+@pytest.mark.parametrize("flavour", ["megatron", "deepspeed", "torch"])
+@pytest.mark.parametrize(("grid", "axis"), [({"data": 2, "tensor": 2}, "tensor"), ({"pipeline": 2}, "pipeline")])
+def test_the_norm_is_booked_under_an_axis_that_is_cut(grid: dict[str, int], axis: str, flavour: str) -> None:
+    """A job without a pipeline has no time in it."""
+    job = described(grid, flavour=flavour)
+    assert {op.axis for _, op in started(job, within="clip/")} <= {axis}
+    by_axis = report(simulate(job)).exposed_by_axis
+    assert not [name for name, seconds in by_axis.items() if seconds and grid.get(name, 1) == 1]
 
 
 def test_norms_of_sequence_parallelism_are_summed_over_tensor_ranks() -> None:

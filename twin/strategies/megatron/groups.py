@@ -16,7 +16,7 @@ from twin.strategies.megatron.attention import INNER, OUTER
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.place import Neighbour, streams
 
-DATA, MODEL, EMBEDDING = "data", "pipeline_model", "pipeline_embedding"
+DATA, EMBEDDING = "data", "pipeline_embedding"
 GATHER, SCATTER, REPLICATE = "data_gather", "data_scatter", "data_replicate"
 """Of weights that are cut: who gathers them, who scatters their gradients, who holds the same part."""
 
@@ -25,6 +25,11 @@ def everyone(job: MegatronJob) -> str:
     """Name the communicator of all ranks, whose time is booked under the outermost axis that is cut."""
     cut = (axis for axis, size in zip(job.mesh.axes, job.mesh.sizes, strict=True) if size > 1)
     return f"{next(cut, job.mesh.axes[-1])}_everyone"
+
+
+def replica(job: MegatronJob) -> str:
+    """Name that of the ranks that hold one copy of the model, by the outer of their two axes that is cut."""
+    return f"{'pipeline' if job.concrete_grid.pipeline > 1 else 'tensor'}_model"
 
 
 def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
@@ -42,7 +47,7 @@ def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
         over("tensor", "tensor"),
         over("context", "context"),
         over(DATA, "data", "context") if job.order != "dualpipe" else _both_directions(ranks, mesh),
-        over(MODEL, "pipeline", "tensor"),
+        over(replica(job), "pipeline", "tensor"),
         over(everyone(job), *mesh.axes),
     ]
     if 1 < job.traders < job.concrete_grid.context:

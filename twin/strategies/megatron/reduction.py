@@ -15,7 +15,7 @@ from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies import work
 from twin.strategies.megatron.bodies import HEAD, TABLE, Hooks
-from twin.strategies.megatron.groups import DATA, EMBEDDING, MODEL, everyone
+from twin.strategies.megatron.groups import DATA, EMBEDDING, everyone, replica
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.linear import TENSOR
 from twin.strategies.megatron.local import Local, Shape, padded
@@ -217,7 +217,7 @@ def _update(emit: Emitter, parameters: Parameters, stages: Sequence[Stage], tota
     if parts > 1:
         emit.under("clip").collective("all_reduce", everyone(job), SCALAR_BYTES)
     elif grid.pipeline * grid.tensor > 1:
-        over = everyone(job) if job.flavour == "torch" else MODEL
+        over = everyone(job) if job.flavour == "torch" else replica(job)
         emit.under("clip").collective("all_reduce", over, SCALAR_BYTES)
     if job.clip_gradients:
         emit.compute("clip/scale", work.gradient_scale(own))
