@@ -94,11 +94,12 @@ def _read(entry: Entry) -> tuple[SavedCandidate, ...]:
     if len(ranking) > MAX_CANDIDATES:
         raise fail(f"{entry.label}: ranking", f"has more than {MAX_CANDIDATES:,} candidates", len(ranking))
     found, winner = [], entry.head.get("strategy", DEFAULT_STRATEGY)
-    if winner not in names():
-        raise fail(f"{entry.label}: strategy", did_you_mean(str(winner), names()), winner)
+    known = names()  # listed once: a search has tens of thousands of candidates
+    if winner not in known:
+        raise fail(f"{entry.label}: strategy", did_you_mean(str(winner), known), winner)
     for number, raw in enumerate(ranking):
         try:
-            found.append(_candidate(number, raw, winner))
+            found.append(_candidate(number, raw, winner, known))
         except (TypeError, ValueError, KeyError) as error:
             words = str(error) if isinstance(error, DescriptionError | WrongError) else "is not what a search writes"
             raise fail(f"{entry.label}: ranking.{number}", words[:MAX_WORDS]) from None
@@ -130,12 +131,12 @@ def _variant(strategy: str, options: Mapping[str, Any]) -> Variant:
         raise WrongError(str(error)) from None
 
 
-def _candidate(number: int, raw: Any, winner: str) -> SavedCandidate:
+def _candidate(number: int, raw: Any, winner: str, known: Sequence[str]) -> SavedCandidate:
     if not isinstance(raw, dict) or not isinstance(raw.get("grid"), dict):
         raise WrongError("expected a mapping with a grid")
     strategy = raw.get("strategy", winner)  # a search under one strategy says it once
-    if strategy not in names():
-        raise WrongError(f"strategy: {did_you_mean(str(strategy)[:MAX_WORDS], names())}")
+    if strategy not in known:
+        raise WrongError(f"strategy: {did_you_mean(str(strategy)[:MAX_WORDS], known)}")
     grid = mesh_of(raw["grid"])
     if grid is None:
         raise WrongError("grid: expected the size of each axis, a whole number from 1")

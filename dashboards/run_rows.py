@@ -116,7 +116,7 @@ def differences(one: Entry, other: Entry, most: int = 8) -> list[str]:
         return []
     flat, against = map(_flat, jobs)
     keys = [k for k in sorted({*flat, *against}) if flat.get(k) != against.get(k)]
-    return keys[:most] + (["…"] if len(keys) > most else [])
+    return keys[:most] + ([f"and {len(keys) - most:,} more"] if len(keys) > most else [])
 
 
 def _flat(node: Any, path: str = "") -> dict[str, Any]:

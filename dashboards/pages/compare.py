@@ -21,7 +21,11 @@ from twin.trace.palette import axis_colour
 
 MAX_ROWS = 60
 """Kinds in a table; more are of no use side by side."""
+MAX_KEYS = 20
+"""Keys of the job that are named as different."""
 PATTERNS = ("", "/")
+UNSEEN = "\u200b"
+"""A space without width, which makes two of one name."""
 
 
 def shown(context: PageContext, query: Query) -> Component:
@@ -34,7 +38,7 @@ def shown(context: PageContext, query: Query) -> Component:
     terms = terms_between(first, second)
     figure = waterfall(first.step_seconds, second.step_seconds, terms, ("first", "second"))
     rows = _rows(labels, first.parts, second.parts)
-    changed = ", ".join(differences(entries[0], entries[1], 20)) or "nothing that the job says"
+    changed = ", ".join(differences(entries[0], entries[1], MAX_KEYS)) or "nothing that the job says"
     return html.Div(
         [
             card(
@@ -117,9 +121,9 @@ def _side_card(title: str, words: str, what: str, labels: Sequence[str], found: 
     return card(title, words, with_table(drawn, table(f"compare-{what}-table", rows, height=320)))
 
 
-def _steps_card(labels: Sequence[str], found: Sequence[Anatomies]) -> Component:
-    """Every step of both runs as a bar of its parts."""
-    figure, rows = go.Figure(), []
+def steps_of(labels: Sequence[str], found: Sequence[Anatomies]) -> tuple[go.Figure, list[dict[str, Any]]]:
+    """Draw every step of both runs as a bar of its parts; also as rows."""
+    figure, rows = go.Figure(), list[dict[str, Any]]()
     for label, one in zip(labels, found, strict=True):
         for number, step in one.steps.items():
             rows.append(
@@ -127,7 +131,8 @@ def _steps_card(labels: Sequence[str], found: Sequence[Anatomies]) -> Component:
                 | {f"{name} (s)": value for name, value in step.parts.items()}
             )
     names = list(dict.fromkeys(name for one in found for step in one.steps.values() for name in step.parts))
-    places = [[row["run"] for row in rows], [str(row["step"]) for row in rows]]
+    # Plotly has one order of inner names for all outer ones, that of the first run that has them: each run has its own
+    places = [[row["run"] for row in rows], [f"{row['step']}{UNSEEN * labels.index(row['run'])}" for row in rows]]
     for name in names:
         axis = name.removeprefix("exposed ")
         colour = KINDS["compute"] if name == "compute" else IDLE if name == "idle" else axis_colour(axis)
@@ -136,6 +141,11 @@ def _steps_card(labels: Sequence[str], found: Sequence[Anatomies]) -> Component:
     figure.update_yaxes(**seconds_axis("of a rank"), rangemode="tozero")
     figure.update_xaxes(title="step of the run")
     finished(figure, barmode="stack", legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    return figure, rows
+
+
+def _steps_card(labels: Sequence[str], found: Sequence[Anatomies]) -> Component:
+    figure, rows = steps_of(labels, found)
     words = f"{len(rows)} steps; each bar is as high as its step is long."
     drawn = graph("compare-steps", figure, label=words, height=380)
     return card("Step by step", words, with_table(drawn, table("compare-steps-table", rows, height=320)))

@@ -26,7 +26,8 @@ PARETO, PARALLEL, ORDERS = "pareto", "parallel", "orders"
 TABLE, REFUSED = "candidates", "infeasible"
 OF_OPTIONS = {"recompute": "recompute", "sharding": "data reduction"}
 """Filters on options, and the columns that they look at."""
-FILTERS = ("strategy", "ranks", *known_axes(), *OF_OPTIONS, "fits")
+AXES = known_axes()  # asked once: the answer lists a folder, and a search has tens of thousands of candidates
+FILTERS = ("strategy", "ranks", *AXES, *OF_OPTIONS, "fits")
 MAX_CHOICES = 200
 """Of a filter; nobody looks through a longer list."""
 
@@ -40,7 +41,7 @@ def opened(context: PageContext, query: Query) -> tuple[SavedCandidate, ...]:
 
 def value_of(candidate: SavedCandidate, key: str) -> str:
     """What a candidate is called under a filter."""
-    if key in known_axes():
+    if key in AXES:
         return str(candidate.grid.size(key)) if key in candidate.grid.axes else ""
     if key == "ranks":
         return str(candidate.ranks)
@@ -86,9 +87,9 @@ def model_summary(kept: Sequence[SavedCandidate]) -> str:
     if not top:
         return "No candidate of the published communication model's first ten is shown."
     places = [f"{c.rank:,}" for c in top if c.rank]
-    words = (
-        f"The published communication model's first {TOP} lie at places {', '.join(places) or '–'} in simulated time"
-    )
+    if not places:
+        return f"None of the published communication model's first {TOP} can run, or can be the fastest."
+    words = f"The published communication model's first {TOP} lie at places {', '.join(places)} in simulated time"
     rest = f"; without a place, as they cannot run or cannot be the fastest: {len(top) - len(places)}"
     return f"{words}{rest if len(top) > len(places) else ''}."
 

@@ -34,7 +34,7 @@ def shown(context: PageContext, query: Query) -> Component:
     label, use = uses[0]
     summary = (
         f"{label}: {format_memory(use.per_rank_bytes)} of {format_memory(use.capacity_bytes)} per rank, most of it "
-        f"{use.largest_category}; it {'fits' if use.fits else 'does not fit'}."
+        f"{use.largest_category}; it {'fits' if use.fits else 'does not fit'}. Counted by the twin, not measured."
     )
     others = variants(jobs[0][1])
     return html.Div(

@@ -16,6 +16,8 @@ from dashboards.parts import MOMENT, NUMBER, SECONDS, card, table
 from dashboards.run_rows import HEADINGS, NUMBERS, rows_of
 
 TABLE = "runs"
+MANY = {"search": "searches", "study": "studies", "watch": "watches", "training": "trainings"}
+"""What more than one of a kind are called, where that is another word."""
 WIDEST = {"model": 170, "machine": 130, "grid": 130, "holds": 260, "differs": 420, "problem": 420}
 """Pixels of columns whose words may come from strangers."""
 WRAPPED = {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
@@ -37,10 +39,9 @@ def shown(context: PageContext, query: Query) -> Component:
     chosen = [e for name in (query.get("run"), query.get("other")) for e in entries if e.name == name]
     columns = columns_of(query.get("sort", ""))
     rows = rows_of(context.catalog, entries, chosen[0] if chosen else None)
-    counts = ", ".join(f"{n} {kind}" for kind in get_args(Kind) if (n := sum(e.kind == kind for e in entries)))
     return card(
         "Under this directory",
-        f"{len(entries)} entries: {counts}. Choose one or two, and go on below or in the menu.",
+        f"{counted(entries)}. Choose one or two, and go on below or in the menu.",
         table(
             TABLE,
             rows,
@@ -57,6 +58,13 @@ def shown(context: PageContext, query: Query) -> Component:
         ),
         html.Div(id="chosen", role="status", style={"marginTop": "12px"}),
     )
+
+
+def counted(entries: list[Entry]) -> str:
+    """Say how many entries there are of each kind."""
+    found = {kind: sum(e.kind == kind for e in entries) for kind in get_args(Kind)}
+    kinds = ", ".join(f"{n} {MANY.get(kind, kind) if n > 1 else kind}" for kind, n in found.items() if n)
+    return f"{len(entries)} {'entries' if len(entries) > 1 else 'entry'}" + (f": {kinds}" if kinds else "")
 
 
 def columns_of(sort: str) -> list[dict[str, Any]]:

@@ -97,13 +97,19 @@ def summary_of(found: Opened) -> str:
         best = min(done, key=lambda row: row["step_seconds"])
         words += (
             f" Fastest: {seconds(best['step_seconds'])} with "
-            + ", ".join(f"{key} {best[key]}" for key in study.varied if key in best)
+            + ", ".join(f"{key} {_said(best[key])}" for key in study.varied if key in best)
             + "."
         )
     errors = sorted(abs(row["error"]) for row in done if isinstance(row.get("error"), float))
     if errors:
-        words += f" Against {len(errors)} measured points the median error is {100 * errors[len(errors) // 2]:.1f} %."
+        middle = f"{100 * errors[len(errors) // 2]:.1f} %."
+        many = f"{len(errors)} measured points the median error is"
+        words += f" Against {many if len(errors) > 1 else 'one measured point the error is'} {middle}"
     return words
+
+
+def _said(value: Any) -> str:
+    return f"{value:,}" if type(value) is int else str(value)
 
 
 def _listed(found: Opened) -> str:

@@ -11,15 +11,15 @@ from dash.development.base_component import Component
 
 from dashboards.figures.waterfall import in_order, largest, times_as_long, waterfall
 from dashboards.page import Page, PageContext, Query
-from dashboards.parts import card, graph, minus, percent, seconds, table, with_table
+from dashboards.parts import card, graph, minus, percent, problem, reasons, seconds, table, with_table
 from dashboards.query import query_of
 from twin.compare.account import AFTER, ALONE, BEFORE, BETWEEN, LATE
 from twin.compare.bubbles import BUBBLES, MESSAGE
-from twin.compare.compare import Comparison, compare
+from twin.compare.compare import OTHER_JOBS, Comparison, compare
 from twin.compare.page import facts_of
 from twin.compare.stage_rows import op_of, stage_rows, subject_of
 from twin.compare.terms import Term
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, fail
 
 WATERFALL = "waterfall"
 SIDES = ("predicted", "measured")
@@ -45,7 +45,15 @@ def compared(context: PageContext, query: Query) -> Comparison:
 
 def shown(context: PageContext, query: Query) -> Component:
     """Show the verdict of two runs."""
-    found = compared(context, query)
+    try:
+        found = compared(context, query)
+    except DescriptionError as error:
+        if error.origin != OTHER_JOBS:
+            raise
+        keys = {key: query[key] for key in ("run", "other")}
+        href = f"{context.settings.prefix.rstrip('/')}/compare?{urlencode(keys)}"
+        more = dmc.Anchor("Compare, which shows any two runs", href=href, size="sm")
+        return problem(f"A verdict is about two runs of one job, and {OTHER_JOBS}: {reasons(error)}", more)
     facts = [dmc.TableTr([dmc.TableTh(what), dmc.TableTd(minus(value))]) for what, value in facts_of(found)]
     worst = [
         {

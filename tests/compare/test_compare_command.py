@@ -65,7 +65,7 @@ def test_the_terminal_says_the_same(pair, capsys):
     found = compare(Path(pair[0]), Path(pair[1]), 3)
     for label in [t.label for t in found.terms]:
         assert label in out
-    assert "step 3 of 3 traced" in out
+    assert "step 3, one of 3 traced" in out
     assert re.search(r"median error of GEMMs +[\d.,]+ %", out)
     assert re.search(r"median error of collectives +[\d.,]+ %", out)
     assert "one host's monotonic clock" in out

@@ -11,6 +11,7 @@ import pytest
 from dashboards import catalog as module
 from dashboards.catalog import MAX_CACHED, MAX_DEPTH, Catalog, read_json
 from dashboards.events import events_of
+from dashboards.pages.runs import counted
 from dashboards.rank_table import rank_table_of
 from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from twin.description.problems import DescriptionError
@@ -239,3 +240,14 @@ def test_it_keeps_a_few_opened_ones(root: Path):
         catalog.kept(entry, str(number), lambda: "old")
     assert catalog.kept(entry, "0", lambda: "new") == "new"
     assert catalog.kept(entry, str(MAX_CACHED), lambda: "new") == "old"
+
+
+def test_entries_are_counted_in_words_for_one_and_for_more(root: Path):
+    """It said 3 search, 6 study."""
+    for name in ("s", "t"):
+        (root / name).mkdir()
+        (root / name / "study.json").write_text("{}")
+    (root / "found").mkdir()
+    (root / "found" / "ranking.json").write_text('{"a": 1}')
+    assert counted(Catalog(root).entries()) == "5 entries: 1 predicted, 1 measured, 1 search, 2 studies"
+    assert counted(Catalog(root / "a").entries()) == "1 entry: 1 predicted"

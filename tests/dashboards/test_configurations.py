@@ -181,7 +181,7 @@ def test_ends_of_axes_have_units_that_suit_them(tmp_path):
         candidate((1, 8, 1, 1), step=0.5, memory=2e8),
     ]
     known = read(written(tmp_path, small))
-    assert {"18.7 MB", "0.2 GB", "243 ms", "500 ms"} <= {note.text for note in parallel(known).layout.annotations}
+    assert {"18.7 MB", "200 MB", "243 ms", "500 ms"} <= {note.text for note in parallel(known).layout.annotations}
     assert (pareto(known).layout.yaxis.tickformat, pareto(known).layout.yaxis.ticksuffix) == ("~s", "B")
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dashboards.anatomy import Anatomies, Anatomy
 from dashboards.catalog import Catalog
 from dashboards.collectives import BUS_FACTOR, collectives_of, link_loads, predicted_curve
 from dashboards.events import columns, events_of, grid_of
@@ -20,6 +21,7 @@ from dashboards.figures.bandwidth import skew
 from dashboards.figures.parity import parity
 from dashboards.figures.waterfall import in_order, largest, waterfall
 from dashboards.page import PageContext
+from dashboards.pages.compare import steps_of
 from dashboards.pages.memory import stacked, variants
 from dashboards.pages.rank_map import axis_means
 from dashboards.pages.runs import choices
@@ -32,6 +34,7 @@ from dashboards.timeline.lanes import lanes
 from dashboards.timeline.opened import opened as opened_pair
 from dashboards.timeline.view import View
 from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
+from tests.dashboards.test_pages import text_of
 from twin.cli import main
 from twin.compare.terms import Term
 from twin.cost.memory import memory_use
@@ -240,9 +243,10 @@ def test_where_one_can_go_from_a_choice(context: PageContext):
     both = {"run": second.name, "other": first.name}
     assert choices([first, second])[0] == ("Verdict", "/verdict", both)
     assert differences(first, second) == []
-    assert "model.layers" in differences(first, opened(context, "gpt-320b-frontier")) or "…" in differences(
-        first, opened(context, "gpt-320b-frontier")
-    )
+    other = opened(context, "gpt-320b-frontier")
+    every = differences(first, other, 10_000)
+    assert "model.layers" in every
+    assert differences(first, other, 2) == [*every[:2], f"and {len(every) - 2:,} more"]
     assert differences(first, opened(context, "gpt-5b-search")) == []
 
 
@@ -262,3 +266,27 @@ def test_memory_has_a_unit_that_suits_its_size(make_job: Any) -> None:
     figure = stacked([("tiny", use)])
     assert sum(bar.x[0] for bar in figure.data) == pytest.approx(use.per_rank_bytes)
     assert (figure.layout.xaxis.ticksuffix, figure.layout.xaxis.tickformat) == ("B", "~s")
+
+
+def test_every_run_has_its_steps_in_order() -> None:
+    """Of runs that traced steps 3 and 4, and 0 to 3, the second one's stood as 3, 0, 1, 2.
+
+    Plotly orders inner names by where they appear first, whichever outer name they are below.
+    """
+    step = Anatomy(1.0, {"compute": 0.75, "idle": 0.25}, {}, {}, {})
+    runs = {"one": (3, 4), "other": (0, 1, 2, 3)}
+    figure, _ = steps_of(list(runs), [Anatomies(step, dict.fromkeys(numbers, step)) for numbers in runs.values()])
+    outer, inner = figure.data[0].x
+    order = list(dict.fromkeys(inner))
+    for run, numbers in runs.items():
+        names = [name for name, of in zip(inner, outer, strict=True) if of == run]
+        seen = [name.strip("\u200b") for name in sorted(names, key=order.index)]
+        assert seen == [str(number) for number in numbers]
+
+
+def test_a_verdict_of_two_jobs_leads_to_what_shows_them(context: PageContext) -> None:
+    """It named keys of the first and the second trace, and offered nothing."""
+    query = {"run": opened(context, "by-hand/predicted").name, "other": opened(context, "gpt-320b-frontier").name}
+    said = text_of(shown(context, query))
+    assert "A verdict is about two runs of one job" in said
+    assert f"/compare?run={query['run']}&other={query['other']}" in said

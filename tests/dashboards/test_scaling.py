@@ -81,8 +81,8 @@ def test_measured_points_stand_beside_predicted_ones(tmp_path):
     assert (list(lines["measured"].x), list(lines["measured"].y)) == ([8], [2.5])
     assert list(figures(found)["Efficiency"].data[0].y) == [100.0, 80.0]
     assert summary_of(opened(*found)) == (
-        "Weak scaling: 2 of 2 points are possible. Largest: 16 ranks, 2.5 s, 80 % efficient. Against 1 measured points "
-        "the median error is 20.0 %."
+        "Weak scaling: 2 of 2 points are possible. Largest: 16 ranks, 2.5 s, 80 % efficient. Against one measured "
+        "point the error is 20.0 %."
     )
 
 

@@ -22,6 +22,7 @@ from twin.compare.steps import Steps
 from twin.compare.terms import Term, terms_between
 from twin.description.problems import DescriptionError, fail
 
+OTHER_JOBS = "the traces are of different jobs"
 EXAMPLES = 5
 PHASES = {name: OTHER_TERMS[name] for name in (BEFORE, AFTER)}
 
@@ -74,7 +75,7 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
     if kinds == ("measured", "predicted"):
         raise fail("PREDICTED MEASURED", "the first trace is measured and the second predicted; swap them")
     if problems := differences(sides[0].work, sides[1].work):
-        raise DescriptionError(problems, "the traces are of different jobs")
+        raise DescriptionError(problems, OTHER_JOBS)
     ranks, lost = common_ranks(sides)
     stages = paired_stages(sides[0], sides[1], ranks)
     number = _chosen_step(sides[1].stages[0].steps, step)

@@ -94,7 +94,7 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
         ("grid", found.grid),
         ("ranks compared", f"{found.ranks:,} of {found.ranks_of_job:,}"),
         ("machine", " / ".join(dict.fromkeys(found.machines))),
-        ("measured step taken apart", f"step {found.step} of {len(found.steps)} traced"),
+        ("measured step taken apart", f"step {found.step}, one of {len(found.steps)} traced"),
         *pipeline_facts(found),
         ("clocks", f"{found.clock.method}, ± {format_seconds(found.clock.uncertainty_ns / 1e9)}"),
     ]

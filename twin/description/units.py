@@ -202,11 +202,11 @@ def format_seconds(value: float, *, digits: int = 3) -> str:
 
 
 def format_memory(size: float, *, commas: bool = False) -> str:
-    """Write bytes in GB with one digit behind the point; what would be 0.0 GB in a smaller unit.
+    """Write bytes in GB with one digit behind the point; less than one in a smaller unit, with three digits.
 
-    >>> format_memory(38.04e9), format_memory(1.425e6), format_memory(0)
-    ('38.0 GB', '1.43 MB', '0 B')
+    >>> format_memory(38.04e9), format_memory(72.38e6), format_memory(1.425e6), format_memory(0)
+    ('38.0 GB', '72.4 MB', '1.43 MB', '0 B')
     """
-    if abs(size) < 0.05e9:
+    if abs(size) < 0.9995e9:  # a small job's 50 to 149 MB were 0.1 GB, all of them
         return format_si(size, "B", digits=3)
     return f"{size / 1e9:,.1f} GB" if commas else f"{size / 1e9:.1f} GB"

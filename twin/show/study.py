@@ -118,8 +118,9 @@ def _effects(results: Results) -> None:
     for effect in moving[:MAX_EFFECTS]:
         table.add_row(*(escape(value) for value in effect_cells(effect)))
     console.print(table)
-    still = len(results.effects) - len(moving)
-    console.print(f"{len(results.effects)} parameters moved; {still} change nothing.")
+    still, fewer = len(results.effects) - len(moving), len(moving[MAX_EFFECTS:])
+    less = f"{fewer} change less than these, " if fewer else ""
+    console.print(f"{len(results.effects)} parameters moved; {less}{still} change nothing.")
 
 
 def study_object(results: Results, wall_seconds: float) -> dict[str, Any]:

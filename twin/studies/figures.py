@@ -278,7 +278,9 @@ def tornado(found: Sequence[Effect]) -> Picture:
             }
         )
     still = sum(effect.swing_seconds == 0 for effect in found)
-    note = f"Change of the step ({base:.4g} s) when one parameter is moved. {still} parameters change nothing."
+    note = f"Change of the step ({base:.4g} s) when one parameter is moved. {still} of {len(found)} change nothing."
+    if fewer := len(found) - still - len(shown):
+        note += f" {fewer} that change less than these are not drawn."
     return Picture(
         "Which parameter matters most",
         note,
