@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 
 from dashboards.candidates import SavedCandidate
 from dashboards.figures.pareto import TOP
+from dashboards.figures.strategies import SLOWEST, slowest_wait
 from dashboards.parts import aria, card, seconds
 from twin.description.units import format_memory, format_si
 from twin.search.words import HINDRANCES
@@ -150,6 +151,7 @@ def facts(candidate: SavedCandidate) -> dict[str, str]:
         "compute": time(candidate.compute_seconds),
         "exposed communication": time(candidate.exposed_seconds),
         **{f"exposed, {axis}": time(value) for axis, value in candidate.exposed_by_axis.items()},
+        SLOWEST: time(None if candidate.step_seconds is None else slowest_wait(candidate)),
         "idle": time(candidate.idle_seconds),
         "energy of a step": "–" if candidate.energy_joules is None else format_si(candidate.energy_joules, "J"),
         "memory of a rank": "–" if candidate.memory_bytes is None else format_memory(candidate.memory_bytes),

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dashboards.catalog import Entry
+from twin.compare.jobs import work_of
+from twin.description.problems import DescriptionError
 
 Key = tuple[str, ...]
 MAX_WORDS = 80
@@ -56,16 +58,31 @@ def key_of(entry: Entry) -> Key:
     return (str(job.get("name")), str(job.get("ranks")), str(sequences), *map(str, sizes))
 
 
+def work_key(entry: Entry) -> Key:
+    """Return what a run's ranks do, beside `key_of`: runs of which it differs have no verdict.
+
+    Empty where the job is not one that can be read.
+    """
+    try:
+        keys = work_of(entry.head, entry.label).keys
+    except DescriptionError:
+        return ()
+    return tuple(f"{key} {value!r}" for key, value in sorted(keys.items()) if key != "job.model.name")
+
+
 def partners(entries: Iterable[Entry]) -> dict[str, Entry]:
     """Return for each predicted run the newest measured one of the same job, and the other way round, by name."""
     newest: dict[Key, dict[str, Entry]] = {}
+    keys: dict[str, Key] = {}
     known = [entry for entry in entries if entry.kind in ("predicted", "measured")]
     for entry in sorted(known, key=lambda e: e.changed):
         if key := key_of(entry):
-            newest.setdefault(key, {})[str(entry.kind)] = entry
+            keys[entry.name] = key + work_key(entry)
+            newest.setdefault(keys[entry.name], {})[str(entry.kind)] = entry
     found = {}
     for entry in known:
-        other = newest.get(key_of(entry), {}).get("measured" if entry.kind == "predicted" else "predicted")
+        alike = newest.get(keys.get(entry.name, ()), {})
+        other = alike.get("measured" if entry.kind == "predicted" else "predicted")
         if other is not None:
             found[entry.name] = other
     return found

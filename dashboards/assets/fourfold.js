@@ -129,6 +129,24 @@ window.dash_clientside.fourfold = {
   },
 };
 
+// A table behind a tab had no width when its columns were fitted: they are again when it is seen first.
+function fit(grid, tries) {
+  if (!document.contains(grid)) return;
+  if (grid.offsetWidth === 0 || !grid.querySelector(".ag-row")) {
+    if (tries > 0) window.setTimeout(fit, 50, grid, tries - 1);
+    return;
+  }
+  grid.dataset.fitted = "yes";
+  window.dash_ag_grid.getApi(grid.id).autoSizeAllColumns({ scaleUpToFitGridWidth: true });
+}
+for (const kind of ["click", "keyup"]) {
+  document.addEventListener(kind, (event) => {
+    const tab = event.target instanceof Element && event.target.closest("[role=tab]");
+    const panel = tab && document.getElementById(tab.getAttribute("aria-controls"));
+    if (panel) panel.querySelectorAll(".grid:not([data-fitted])").forEach((grid) => fit(grid, 40));
+  });
+}
+
 // Back undoes a zoom: the figure moves to the window of the address, and nothing is loaded.
 window.addEventListener("popstate", (event) => {
   const figure = document.querySelector("#timeline-frame .js-plotly-plot"), here = placeOf(window.location.search);

@@ -12,6 +12,9 @@ from dashboards.colours import BLUE, GREEN, GREY, IDLE, PURPLE, VERMILION
 from dashboards.figures.pareto import FAR
 from dashboards.parts import bytes_axis, finished, seconds, seconds_ticks
 from twin.description.units import format_memory, format_si
+from twin.trace.palette import SLOWEST_DEVICE
+
+SLOWEST = "wait for the slowest device"
 
 
 def best_of(found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
@@ -31,7 +34,8 @@ def beside(best: Sequence[SavedCandidate]) -> go.Figure:
     for name, colour, values in (
         ("compute", BLUE, [c.compute_seconds or 0.0 for c in best]),
         ("exposed communication", VERMILION, [c.exposed_seconds or 0.0 for c in best]),
-        ("idle", IDLE, [_rest(c) for c in best]),
+        (SLOWEST, SLOWEST_DEVICE, [slowest_wait(c) for c in best]),
+        ("idle", IDLE, [c.idle_seconds or 0.0 for c in best]),
     ):
         words = [f"{c.name}<br>{name} {seconds(value)}" for c, value in zip(best, values, strict=True)]
         _bars(figure, strategies, values, words, colour, 1, name)
@@ -55,10 +59,10 @@ def beside(best: Sequence[SavedCandidate]) -> go.Figure:
     return finished(figure, barmode="stack", hovermode="closest", legend=legend)
 
 
-def _rest(candidate: SavedCandidate) -> float:
-    """What is left of a step beside computing and exposed communication: waiting for other ranks, and for hosts."""
-    known = (candidate.compute_seconds or 0.0) + (candidate.exposed_seconds or 0.0)
-    return max((candidate.step_seconds or 0.0) - known, 0.0)
+def slowest_wait(candidate: SavedCandidate) -> float:
+    """What is left of a step beside computing, exposed communication and idle time."""
+    parts = (candidate.compute_seconds, candidate.exposed_seconds, candidate.idle_seconds)
+    return max((candidate.step_seconds or 0.0) - sum(part or 0.0 for part in parts), 0.0)
 
 
 def _bars(

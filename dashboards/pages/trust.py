@@ -11,6 +11,7 @@ from dash.development.base_component import Component
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Floats, events_of, step_seconds
 from dashboards.figures.parity import errors_by_size, parity
+from dashboards.jobs import work_key
 from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
@@ -141,14 +142,18 @@ def _runs(context: PageContext) -> Component:
 
 def both_ways(catalog: Catalog) -> list[tuple[str, float, float]]:
     """(job and grid, predicted step, measured step) of jobs with both; the newest of each."""
-    found: dict[str, dict[str, float]] = {}
+    found: dict[tuple[str, ...], dict[str, float]] = {}
     for entry in reversed(catalog.entries()):  # newest last
         job, step = entry.head.get("job"), step_seconds(catalog, entry)
         if isinstance(job, dict) and step is not None and entry.kind is not None:
             grid = job.get("grid")
             shape = " × ".join(str(v) for v in grid.values()) if isinstance(grid, dict) else str(grid)
-            found.setdefault(f"{job.get('name')}, {shape}", {})[entry.kind] = step
-    return [(name, both["predicted"], both["measured"]) for name, both in found.items() if len(both) == 2]
+            found.setdefault((f"{job.get('name')}, {shape}", *work_key(entry)), {})[entry.kind] = step
+    return [
+        (name, both["predicted"], both["measured"])
+        for (name, *_), both in found.items()
+        if "predicted" in both and "measured" in both
+    ]
 
 
 def spearman(first: Floats, second: Floats) -> float:

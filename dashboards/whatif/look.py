@@ -43,7 +43,7 @@ def wrong(error: DescriptionError) -> Component:
         variant="light",
         mb="md",
         title="This job cannot run",
-        className="problem",
+        className="problem nothing-new",
     )
 
 

@@ -122,3 +122,49 @@ def test_a_bar_of_colours_is_as_light_as_the_points_that_it_explains(browser, se
         for points in page.locator("#content .js-plotly-plot:has(.colorbar) .scatterlayer .points").all():
             assert points.evaluate("one => getComputedStyle(one).filter") == expected, path
     visitor.context.close()
+
+
+def test_what_a_filter_is_set_to_is_not_cut_off(browser, server, queries):
+    """Of *four_d* or *fsdp* the field of 150 pixels showed a letter."""
+    visitor = Visitor(browser, server)
+    page = visitor.go("/configurations", {**queries["/configurations"], "fits": "divisibility"})
+    label = page.locator("#content .mantine-Pill-label").first
+    label.wait_for()
+    assert label.evaluate("one => one.scrollWidth - Math.ceil(one.getBoundingClientRect().width)") <= 0
+    visitor.context.close()
+
+
+SAID = """() => {
+  const said = document.querySelector("#whatif-status .nothing-new");
+  const card = document.querySelector("#whatif-status ~ .mantine-Paper-root");
+  if (!said || scrollY < 600) return false;
+  const { top } = said.getBoundingClientRect();
+  return top > 0 && top < 200 && Number(getComputedStyle(card).opacity) < 0.5;
+}"""
+
+
+def test_what_the_simulation_says_is_seen_from_the_last_field(browser, server, queries):
+    """A job that cannot run was said so above the window, beside the figures of the one before."""
+    visitor = Visitor(browser, server)
+    page = visitor.go("/whatif", {**queries["/whatif"], "batch-sequences": "7"})
+    page.locator("#whatif-status .nothing-new").wait_for()
+    page.evaluate("scrollTo(0, 700)")
+    page.wait_for_function(SAID)
+    visitor.context.close()
+
+
+WHOLE = """() => {
+  const grid = document.querySelector("#pairs"), cells = [...grid.querySelectorAll(".ag-row .ag-cell")];
+  const names = [...grid.querySelectorAll(".ag-header-cell-text")];
+  return cells.length > 4 && [...names, ...cells].every((one) => one.scrollWidth <= one.clientWidth + 1);
+}"""
+
+
+def test_columns_of_a_table_behind_a_tab_are_as_wide_as_what_they_hold(browser, server, queries):
+    """They were fitted while the table was hidden: ops were micro0/…, beside an empty half."""
+    visitor = Visitor(browser, server)
+    page = visitor.go("/trust", queries["/trust"])
+    page.get_by_role("tab", name="Table").first.click()
+    page.wait_for_function(WHOLE)
+    visitor.context.close()
+    assert visitor.wrong == []

@@ -13,12 +13,14 @@ import pytest
 
 from dashboards.anatomy import anatomies_of, take_apart, terms_between
 from dashboards.app import content, titled
+from dashboards.catalog import Catalog
 from dashboards.chooser import suited
 from dashboards.events import CATEGORIES, columns
 from dashboards.jobs import contents, partners
 from dashboards.pages import PAGES, compare, rank_map, runs
 from dashboards.pages.timeline_files import as_chrome, as_csv
 from dashboards.pages.timeline_open import open_all
+from dashboards.pages.trust import both_ways
 from dashboards.run_rows import rows_of
 from dashboards.timeline.inspect import chosen_op, looked_at
 from dashboards.timeline.lanes import lanes
@@ -28,7 +30,7 @@ from dashboards.timeline.step import step_of
 from dashboards.timeline.view import View, paired
 from dashboards.whatif.base import base_of
 from dashboards.whatif.kept import sound
-from tests.compare.compare_traces import Row, by_hand_measured, by_hand_predicted, collective, table
+from tests.compare.compare_traces import JOB, Row, by_hand_measured, by_hand_predicted, collective, table, write
 
 BY_PATH = {page.path: page for page in PAGES}
 
@@ -244,3 +246,17 @@ def test_predictions_and_measurements_of_a_job_find_each_other(context, names):
     found = partners(context.catalog.entries())
     assert found[names["testbed/4x2x1x1-predicted"]].label == "testbed/4x2x1x1-measured"
     assert contents(context.catalog.entry(names["testbed/4x2x1x1-predicted"])) == ""
+
+
+def test_runs_of_one_name_and_grid_are_no_pair_if_they_do_other_work(tmp_path):
+    """A run with recomputation counted as the prediction of one without, and the error of it as the model's."""
+    write(tmp_path / "predicted", "predicted", table(by_hand_predicted()), job={**JOB, "recompute": True})
+    for name in ("measured", "again"):
+        write(tmp_path / name, "measured", table(by_hand_measured()), job={**JOB, "recompute": False, "seed": 3})
+    catalog = Catalog(tmp_path)
+    assert (partners(catalog.entries()), both_ways(catalog)) == ({}, [])
+    write(tmp_path / "same", "predicted", table(by_hand_predicted()), job={**JOB, "recompute": False})
+    catalog = Catalog(tmp_path)
+    found = partners(catalog.entries())
+    assert {entry.label for entry in catalog.entries() if entry.name in found} == {"same", "measured", "again"}
+    assert len(both_ways(catalog)) == 1

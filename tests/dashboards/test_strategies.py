@@ -11,14 +11,15 @@ import numpy as np
 import pytest
 import yaml
 
+from dashboards.candidate_rows import facts
 from dashboards.candidates import candidates_of, job_text
 from dashboards.catalog import Catalog
 from dashboards.figures.pareto import coordinates, parallel, pareto
-from dashboards.figures.strategies import beside, best_of
+from dashboards.figures.strategies import SLOWEST, beside, best_of, slowest_wait
 from dashboards.page import PageContext
 from dashboards.pages.configurations import PAGE, file_name, filtered
 from tests.dashboards.serving import EVIL
-from tests.dashboards.test_configurations import JOB, RANKING, candidate, written
+from tests.dashboards.test_configurations import JOB, RANKING, candidate, read, written
 from tests.dashboards.test_pages import text_of
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
@@ -77,7 +78,7 @@ def test_strategies_stand_beside_each_other(across):
     assert [c.number for c in best] == [0, 2, 4]
     bars = {(bar.name, bar.xaxis): list(bar.x) for bar in beside(best).data}
     assert bars["exposed communication", "x"] == [0.25] * 3
-    steps = np.sum([bars[name, "x"] for name in ("compute", "exposed communication", "idle")], axis=0)
+    steps = np.sum([bars[name, "x"] for name in ("compute", "exposed communication", SLOWEST, "idle")], axis=0)
     assert steps.tolist() == [1.25, 2.25, 2.75]  # the parts of the rows above are more than their steps
     assert bars[None, "x2"] == [8e9, 9e9, 2e9]
     assert bars[None, "x3"] == [3.6e6, 7.2e6, 0.0]
@@ -160,3 +161,13 @@ def test_strategies_are_listed_as_often_for_many_candidates_as_for_few(across, m
     listed.clear()
     PAGE.shown(again, query)
     assert len(listed) == few
+
+
+def test_what_waits_for_the_slowest_device_is_not_called_idle(tmp_path):
+    """Of a step in which ranks stood still for 50 µs, 0.6 s were drawn as idle, and no row said what they were."""
+    parts = {"compute_seconds": 9.0, "exposed_communication_seconds": 0.5, "idle_seconds": 0.125}
+    one = read(written(tmp_path, [candidate((8, 1, 1, 1), step=10.0, rank=1) | parts]))[0]
+    assert slowest_wait(one) == 0.375
+    assert (facts(one)["wait for the slowest device"], facts(one)["idle"]) == ("375 ms", "125 ms")
+    bars = {bar.name: list(bar.x) for bar in beside([one]).data}
+    assert (bars[SLOWEST], bars["idle"]) == ([0.375], [0.125])
