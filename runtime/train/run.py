@@ -163,7 +163,7 @@ class Run:
     def write_energy(self, board: Board) -> None:
         """Write on rank 0 what all ranks' counters say of this start; what no counter says is unknown, with its reason.
 
-        Every rank must call it.
+        Every rank that trains must call it, with a board of those alone.
         """
         if self.energy is None:
             return

@@ -98,7 +98,7 @@ def _train(
         all_agree("files", run.open_files)
         run.loop()
         run.finish()
-        run.write_energy(board)
+        run.write_energy(replace(board, process=process))  # spare ranks have nothing to tell
         all_agree("trace", run.write_trace)
         dismiss(board, process.ranks, spares)
     except NonFiniteError:

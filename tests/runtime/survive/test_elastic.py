@@ -150,7 +150,6 @@ def test_nothing_fits(tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.slow
 def test_a_spare_rank_waits_and_ends_with_the_others(tmp_path):
     job = runs.write_job(tmp_path, train={"elastic": True})
     whole = runs.train(job, "--ranks", "2", "--out", str(tmp_path / "undisturbed"))
@@ -164,7 +163,6 @@ def test_a_spare_rank_waits_and_ends_with_the_others(tmp_path):
 
 
 @pytest.mark.process
-@pytest.mark.slow
 def test_a_host_of_spare_ranks_leaves_nothing_in_memory(tmp_path):
     memory = tmp_path / "memory"
     memory.mkdir()
