@@ -11,7 +11,8 @@ from tests.strategies.pipelined import described
 from tests.strategies.test_megatron_step import any_jobs
 from twin.cost.memory import memory_use
 from twin.description.job import Job
-from twin.engine import all_ranks, pricing
+from twin.description.problems import DescriptionError
+from twin.engine import all_ranks, every_role, pricing
 from twin.engine.all_ranks import AllRanks, cube_of_simulation, drawn, simulate_ranks
 from twin.engine.differences import differences
 from twin.engine.report import report, report_all_ranks
@@ -83,6 +84,15 @@ def test_stragglers_are_exact_where_messages_are_waited_for() -> None:
     folded, every = both(described({"pipeline": 4, "data": 2, "tensor": 2}, stragglers=slow))
     assert folded.partition.rank_classes > 4
     assert furthest(folded, every) < 1e-9
+
+
+def test_a_step_that_does_not_settle_is_refused_and_not_half_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = described({"pipeline": 2, "data": 4}, schedule="zb_h1", stragglers=[{"rank": 3, "slowdown": 1.7}])
+    folded, every = both(job)
+    assert furthest(folded, every) < 1e-9
+    monkeypatch.setattr(every_role, "MAX_AGAIN", 1)
+    with pytest.raises(DescriptionError, match="does not settle in 1 times"):
+        both(job)
 
 
 def test_devices_are_drawn_by_a_seed_and_the_step_waits_for_them() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Generator, Mapping, Sequence
 
 import numpy as np
 
+from twin.description.problems import fail
 from twin.engine.coverage import stretched
 from twin.engine.cube import Floats
 from twin.engine.meetings import Meeting, Ranks, Signal, Unit, units_of
@@ -47,7 +48,7 @@ def run(
     """Simulate one step; also return the events of the ranks in `record` by role, ranks ascending.
 
     `nominal` is the folded simulation, from which it is known what links let a collective have; `drawn` says whether
-    something is random.
+    something is random. Raises DescriptionError if nothing is and the step does not come to stay as it is.
     """
     same, most = (SAME_OF_DRAWN, MAX_AGAIN_OF_DRAWN) if drawn else (SAME, MAX_AGAIN)
     done = _Run(nominal, variation, interference, record, {})
@@ -59,6 +60,9 @@ def run(
         ends = max(float(abs(a.now - b.now).max()) for a, b in zip(before.roles, done.roles, strict=True))
         if max(ends, 0.0 if drawn else _moved(times, done.times())) <= same * done.latest:
             break
+    else:
+        if done.misjudged and not drawn:
+            raise fail("engine", f"the step does not settle in {most} times through it; use --engine folded or des")
     return done.outcome()
 
 
