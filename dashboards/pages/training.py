@@ -15,7 +15,7 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
 from dashboards.figures.training import PANELS, Curve, panel
-from dashboards.jobs import grid_words, job_in, key_of
+from dashboards.jobs import grid_words, job_in, key_of, work_key
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import card, graph, reasons, table
 from dashboards.query import query_of
@@ -194,10 +194,11 @@ def curve_of(context: PageContext, entry: Entry, entries: list[Entry] | None = N
 
 
 def predicted_rate(context: PageContext, entry: Entry, entries: list[Entry]) -> float | None:
-    """Return the tokens per second of the newest prediction of the same job; None if there is none."""
-    key = key_of(replace(entry, head=dict(run_of(context.catalog, entry))))
+    """Return the tokens per second of the newest prediction of the same work; None if there is none."""
+    described = replace(entry, head=dict(run_of(context.catalog, entry)))
+    key, work = key_of(described), work_key(described)
     for other in entries:
-        if other.kind == "predicted" and key and key_of(other) == key:
+        if other.kind == "predicted" and key and key_of(other) == key and (not work or work_key(other) == work):
             figures = other.head.get("figures")
             said = figures.get("tokens_per_second") if isinstance(figures, dict) else None
             step = figures.get("step_seconds") if isinstance(figures, dict) else None

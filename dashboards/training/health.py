@@ -43,7 +43,9 @@ def health_of(record: Record, predicted_rate: float | None, alerts: int) -> Heal
     elif len(before) >= 2:
         now, then = float(np.nanmedian(latest)), float(np.nanmedian(before))
         moved = f"loss {now:.4g}, {then:.4g} in the {window} steps before"
-        (worries if now > then * (1 + RISE) else good).append(moved + (", rising" if now > then * (1 + RISE) else ""))
+        rising = now > then * (1 + RISE)
+        more = ", rising" if rising else f", less than {100 * RISE:.0f} % above" if now > then else ""
+        (worries if rising else good).append(moved + more)
     else:
         good.append(f"loss {loss[-1]:.4g}")
     spikes = spikes_of(loss, window)

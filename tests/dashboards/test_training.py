@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from dashboards.catalog import Catalog
 from dashboards.figures.training import MAX_POINTS, Curve, panel, thinned
 from dashboards.page import PageContext
-from dashboards.pages.training import curve_of, look, shown
+from dashboards.pages.training import curve_of, look, predicted_rate, shown
 from dashboards.settings import Settings
 from dashboards.training import record as module
 from dashboards.training.health import health_of
@@ -189,6 +190,15 @@ def test_the_predicted_rate_is_that_of_the_same_job(context, names):
     tokens = head["job"]["batch"]["sequences"] * head["job"]["model"]["sequence"]
     rate = curve_of(context, entry).predicted_rate
     assert rate == pytest.approx(tokens / head["figures"]["step_seconds"], rel=1e-6)
+    jobs = [e for e in context.catalog.entries() if e.kind == "predicted"]
+    other = [replace(e, head={**e.head, "job": {**e.head["job"], "dropout": 0.1}}) for e in jobs]
+    assert predicted_rate(context, entry, other) is None  # of that name and grid, but other work
+
+
+def test_a_loss_that_is_a_little_above_is_said_to_be():
+    slightly = [2.0] * 200 + [2.02] * 40
+    assert "less than 2 % above" in health_of(record_of(slightly), None, 0).words
+    assert "above" not in health_of(record_of([2.0] * 110), None, 0).words
 
 
 def store(context: PageContext, page: str, query: dict[str, str] | None = None) -> Any:
