@@ -14,8 +14,8 @@ NOT_STATED = "not stated"
 BEFORE_CUDNN = ("(24.03.01)",)
 """Releases of NeMo in sources, of before its pages named cuDNN's attention."""
 BEFORE_FLASH2 = ("commit 285068c8",)
-"""Releases of Megatron-LM in sources that are taken to be of before FlashAttention 2: MegaScale's paper counts that among
-what it adds to this one (section 3.3), and Megatron-LM had the first (github, pull request 267, of December 2022)."""
+"""Releases of Megatron-LM in sources, taken to be of before FlashAttention 2: MegaScale's paper counts that among what
+it adds to this one (section 3.3), and Megatron-LM had the first (github, pull request 267, of December 2022)."""
 
 
 @dataclass(frozen=True)
