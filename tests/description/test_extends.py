@@ -21,7 +21,7 @@ def test_extends_replaces_given_keys_and_keeps_the_others(tmp_path):
 def test_a_caveat_of_its_own_stands_for_the_one_inherited(tmp_path):
     path = write_machine(tmp_path, {"extends": "frontier", "name": "small", "caveat": "Made up."})
     again = write_machine(tmp_path, {"extends": "./mine.yaml", "name": "smaller"}, "again.yaml")
-    assert load_machine(path).caveats == "Made up."
+    assert load_machine(path).caveat == "Made up."
     assert load_machine(again).caveat == "Inherited from ./mine.yaml: Made up."
 
 

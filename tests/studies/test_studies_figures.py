@@ -96,9 +96,9 @@ def test_sensitivity_leaves_out_what_the_step_cannot_depend_on():
 
 def test_caveats_of_modified_machines_are_told(tmp_path):
     run = answers(tmp_path, vary={"machine.nic.bandwidth": ["10 GB/s", "20 GB/s"]})
-    caveat = load_machine("frontier").caveat
-    assert caveat
-    assert results_of(run).caveats == {"frontier (modified)": f"Inherited from frontier: {caveat}"}
+    caveats = load_machine("frontier").caveats
+    assert caveats
+    assert results_of(run).caveats == {"frontier (modified)": f"Inherited from frontier: {caveats}"}
 
 
 def test_a_crashed_point_ends_the_command_with_one(tmp_path, monkeypatch, capsys):
