@@ -50,7 +50,7 @@ def measure_attention(team: Team, seconds: float) -> list[dict[str, Any]]:
     entries = []
     for sequences, length, heads, size, form in shapes:
         for busy in busy_sets(team):
-            layer = _Attention(team.device, sequences, length, heads, size, form)
+            layer = TimedAttention(team.device, sequences, length, heads, size, form)
             if team.rank in busy:
                 layer.times(1e-3)
             team.start_together()
@@ -76,7 +76,7 @@ def measure_attention(team: Team, seconds: float) -> list[dict[str, Any]]:
     return entries
 
 
-class _Attention:
+class TimedAttention:
     """One attention layer with something to attend to."""
 
     def __init__(self, device: torch.device, sequences: int, length: int, heads: int, size: int, form: Form) -> None:
@@ -99,6 +99,7 @@ class _Attention:
         begin, repeats = time.perf_counter(), 0
         while repeats < MIN_REPEATS or time.perf_counter() - begin < seconds:
             for kind, times in by_kind(hear(self.packed.device, self._once, plugs=1)).items():
-                found.setdefault(kind.phase, []).extend(times)
+                if kind.shape:  # backward also packs the gradients of queries, keys and values
+                    found.setdefault(kind.phase, []).extend(times)
             repeats += 1
         return {phase: sample_of(times) for phase, times in found.items()}

@@ -31,6 +31,7 @@ LIBRARY = {
     "ring_efficiency": 0.93,
     "direct_efficiency": 0.8,
     "local_efficiency": 0.6,
+    "core_call": 150e-6,
     "core_message": 15e-6,
     "local_rate": 1.5e9,
     "network_rate": 0.9e9,
@@ -41,6 +42,8 @@ RATES = {
     ("norm/gradient", "bwd"): (15e-6, 30e9),
     ("optimizer/adamw", "optimizer"): (9e-5, 50e9),
 }
+HOST, MOST, HALF = 40e-6, 90e-6, 1.5e6
+"""From op to op with warm caches, how much longer with cold ones, and behind how many bytes half of that."""
 SIZES = (1 << 10, 1 << 15, 1 << 18, 1 << 20, 1 << 23)
 NIC, PORT = 48e6, 4e9
 CORES = 2.0
@@ -85,18 +88,23 @@ def measurements(noise: float = 0.0, ranks: int = 8, per_host: int = 2) -> dict[
         {
             "name": name,
             "phase": phase,
-            "work": name.removeprefix("optimizer/"),
-            "bytes": float(size),
+            "work": "" if name == "between" else name.removeprefix("optimizer/"),
+            "bytes": 0.0 if name == "between" else size,
             "flops": 0.0,
             "shape": [],
+            "tokens": round(size),
+            "hidden": 1,
             "grid": one,
             "busy": ranks,
-            "seconds": seen(start + size / rate),
+            "repeats": 10,
+            "seconds": seen(seconds),
         }
-        for (name, phase), (start, rate) in RATES.items()
         for size in (2e4, 2e5, 1e6, 5e6, 2e7)
+        for (name, phase), seconds in {
+            **{kind: start + size / rate for kind, (start, rate) in RATES.items()},
+            ("between", ""): HOST + MOST * size / (size + HALF),
+        }.items()
     ]
-    kernels += [{**kernels[0], "name": "between", "phase": "", "bytes": 0.0, "seconds": seen(40e-6)} for _ in range(5)]
     attention = [
         {
             "sequences": 2,
@@ -195,7 +203,15 @@ def test_cores_and_links_are_found(exact):
     assert machine.nic.bandwidth_bytes_per_second == pytest.approx(NIC, rel=0.01)
     assert machine.fabric.port_bandwidth_bytes_per_second == pytest.approx(PORT, rel=0.01)
     assert (machine.nodes, machine.devices_per_node) == (4, 2)
-    assert machine.device.host_seconds == pytest.approx(40e-6)
+
+
+def test_the_host_is_found_with_warm_caches_and_with_cold_ones(exact):
+    _, machine = exact
+    cold = machine.device.cold_host
+    assert cold is not None
+    assert machine.device.host_seconds == pytest.approx(HOST, rel=0.02)
+    assert cold.most_seconds == pytest.approx(MOST, rel=0.02)
+    assert cold.half_bytes == pytest.approx(HALF, rel=0.05)
 
 
 def test_rates_of_kernels_are_found(exact):

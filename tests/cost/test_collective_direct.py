@@ -14,7 +14,7 @@ from twin.strategies import load_job
 LARGEST = 256 * 1024
 BASE, MESSAGE, FAR_MESSAGE, HOP, FAR_HOP = 1e-3, 1e-4, 3e-4, 5e-6, 50e-6
 PORT, NIC = 1e9, 1e8
-CORE_LOCAL, CORE_FAR, CORE_ADD, CORE_MESSAGE = 2e9, 1e9, 4e9, 2e-6
+CORE_LOCAL, CORE_FAR, CORE_ADD, CORE_CALL, CORE_MESSAGE = 2e9, 1e9, 4e9, 1e-5, 2e-6
 
 
 def number(value: float | str) -> dict[str, Any]:
@@ -49,6 +49,7 @@ def machine(*, cores: float | None = None, per_node: int = 2) -> Machine:
                     "largest": number(LARGEST),
                 },
                 "host_work": {
+                    "call": number(CORE_CALL),
                     "message": number(CORE_MESSAGE),
                     "local": number(CORE_LOCAL),
                     "network": number(CORE_FAR),
@@ -124,7 +125,7 @@ def test_the_packaged_limit_is_the_runtimes():
 
 def test_moving_and_adding_cost_the_cores():
     found = cost("reduce_scatter", 8e6, 8, machine(cores=2))
-    each = 1e6 / CORE_LOCAL + 6e6 / CORE_FAR + 7e6 / CORE_ADD + 7 * CORE_MESSAGE
+    each = 1e6 / CORE_LOCAL + 6e6 / CORE_FAR + 7e6 / CORE_ADD + CORE_CALL + 7 * CORE_MESSAGE
     assert found.core_seconds == pytest.approx(each)
     cores = [load.bytes for load in found.loads if load.resource[0] == "cores"]
     assert sum(cores) == pytest.approx(8 * each)

@@ -48,6 +48,8 @@ ATTENTION_BOUNDS = {
     "masked_rows": (1.0, 4096.0),
 }
 BETWEEN = "between"
+HOST_START = {"host_seconds": 50e-6, "most_seconds": 50e-6, "half_bytes": 1e6}
+HOST_BOUNDS = {"host_seconds": (1e-6, 1e-2), "most_seconds": (1e-8, 1e-2), "half_bytes": (1e4, 1e9)}
 PLAIN, OWN = "plain", "four_d"
 
 
@@ -200,15 +202,37 @@ def issue_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
     return {software: _median(seconds) for software, seconds in more.items()}
 
 
-def host_seconds(data: Mapping[str, Any]) -> Fitted:
-    """Time from op to op: on CPUs that of the core, beside ops of usual size; else of tiny ones."""
-    between = [row for row in in_company(data["kernels"]) if row["name"] == BETWEEN]
-    gaps = [float(row["seconds"]) for row in between] or [
-        max(0.0, row["seconds"] - row["seconds_inside_ops"]) / row["ops"]
-        for row in data["host"]
-        if not row["collectives"]
-    ]
-    return _median(gaps)
+def host_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
+    """Find the time from op to op: of tiny ones, or on CPUs that of the core beside ops of usual size.
+
+    There it depends on what the ops leave of the host's own in the caches: `ColdHost`.
+    """
+    steps: dict[tuple[Any, ...], list[Row]] = {}
+    for row in in_company(data["kernels"]):
+        steps.setdefault((row["hidden"], row["tokens"], *row["grid"].values()), []).append(row)
+    heard = [rows for rows in steps.values() if any(row["name"] == BETWEEN for row in rows)]
+    if not heard:
+        return {
+            "host_seconds": _median(
+                [
+                    max(0.0, row["seconds"] - row["seconds_inside_ops"]) / row["ops"]
+                    for row in data["host"]
+                    if not row["collectives"]
+                ]
+            )
+        }
+    measured = np.array([float(row["seconds"]) for rows in heard for row in rows if row["name"] == BETWEEN])
+    ops = [[row for row in rows if row["name"] != BETWEEN] for rows in heard]
+    moved = [np.array([float(row["bytes"]) for row in rows]) for rows in ops]
+    times = [np.array([float(row["repeats"]) for row in rows]) for rows in ops]
+
+    def model(constants: Mapping[str, float]) -> Array:
+        most, half = constants["most_seconds"], constants["half_bytes"]
+        cold = [np.average(most * of / (of + half), weights=often) for of, often in zip(moved, times, strict=True)]
+        return constants["host_seconds"] + np.array(cold)
+
+    found, _ = fit(model, measured, HOST_START, bounds=HOST_BOUNDS)
+    return found
 
 
 def _median(seconds: Sequence[float]) -> Fitted:

@@ -132,7 +132,10 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
         share = data["device_memory_bytes"] / data["ranks"]
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
         raw["gemm"]["sustained_share"] = write.measured(1.0, "", fastest)
-    raw["host"] = write.calibrated(compute.host_seconds(data), "_seconds")
+    host = compute.host_seconds(data)
+    raw["host"] = write.calibrated(host.pop("host_seconds"), "_seconds")
+    if host:
+        raw["cold_host"] = {key: write.calibrated(host[name], suffix) for name in host for key, suffix in [_key(name)]}
     issue = {name: write.calibrated(found, "_seconds") for name, found in compute.issue_seconds(data).items()}
     if issue:
         raw["collective_host"], raw["issue"] = issue.pop(compute.OWN), issue

@@ -46,6 +46,7 @@ START = {
     "ring_efficiency": 0.9,
     "direct_efficiency": 0.85,
     "local_efficiency": 0.5,
+    "core_call": 20e-6,
     "core_message": 20e-6,
     "local_rate": 1e9,
     "network_rate": 1e9,
@@ -61,12 +62,13 @@ BOUNDS = {
     "ring_efficiency": (0.2, 1.0),
     "direct_efficiency": (0.2, 1.0),
     "local_efficiency": (0.05, 1.0),
+    "core_call": (1e-7, 1e-2),
     "core_message": (1e-7, 1e-2),
     "local_rate": (5e7, 1e11),
     "network_rate": (5e7, 1e11),
     "reduce_rate": (1e8, 1e11),
 }
-CORE_CONSTANTS = ("core_message", "local_rate", "network_rate", "reduce_rate")
+CORE_CONSTANTS = ("core_call", "core_message", "local_rate", "network_rate", "reduce_rate")
 NETWORK_CONSTANTS = ("network_hop", "network_message", "ring_efficiency", "direct_efficiency", "network_rate")
 
 
@@ -216,6 +218,7 @@ def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -
         largest_bytes=Parameter(largest_bytes, "measured", "fit"),
     )
     work = HostWork(
+        call_seconds=p("core_call"),
         message_seconds=p("core_message"),
         local_bytes_per_second=p("local_rate"),
         network_bytes_per_second=p("network_rate"),

@@ -71,11 +71,12 @@ def on_cores(group: Group, option: Option) -> Option:
 
 
 def core_seconds(library: Library, kind: CollectiveKind, local_bytes: float, far_bytes: float, messages: int) -> float:
-    """Return the time of a core that a member needs for what it moves and adds."""
+    """Return the time of a core that a member needs for a call, for what it moves and what it adds."""
     work = library.host_work
     if work is None:
         return 0.0
     seconds = local_bytes / work.local_bytes_per_second + far_bytes / work.network_bytes_per_second
     if kind in ("all_reduce", "reduce_scatter"):
         seconds += (local_bytes + far_bytes) / work.reduce_bytes_per_second
-    return float(seconds + messages * work.message_seconds)
+    called = 0.0 if work.call_seconds is None else float(work.call_seconds)
+    return float(called + seconds + messages * work.message_seconds)

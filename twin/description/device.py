@@ -114,6 +114,19 @@ class Issue(Spec):
         return found
 
 
+class ColdHost(Spec):
+    """What a CPU's way from op to op takes longer behind ops that leave little of its own in the caches."""
+
+    most_seconds: Parameter
+    """Behind the largest ops."""
+    half_bytes: Parameter
+    """Bytes of an op behind which it is half of that."""
+
+    def behind(self, bytes_: float) -> float:
+        """Seconds more behind an op of so many bytes."""
+        return float(self.most_seconds * bytes_ / (bytes_ + self.half_bytes))
+
+
 class KernelRate(Spec):
     """Speed of a device at one kind of memory-bound work, all its kernels together."""
 
@@ -154,6 +167,8 @@ class Device(Spec):
     """Least time of one kernel on the device."""
     host_seconds: Parameter
     """CPU time an eager training loop needs to issue one kernel, autograd included."""
+    cold_host: ColdHost | None = None
+    """What that takes longer behind large ops; absent: nothing, as where ops run elsewhere."""
     collective_host_seconds: Parameter | None = None
     """CPU time to issue one collective; by default that of two kernels, its launch and its events."""
     issue: Issue = Field(default_factory=Issue)

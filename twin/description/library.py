@@ -197,6 +197,8 @@ class Direct(Spec):
 class HostWork(Spec):
     """What collectives cost CPU cores, where these move the data."""
 
+    call_seconds: Parameter | None = None
+    """Time of a core that each member spends on a call, besides its messages: threads that wake. None: no time."""
     message_seconds: Parameter
     """Time of a core for each message that a member sends."""
     local_bytes_per_second: Parameter

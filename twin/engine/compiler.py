@@ -266,6 +266,8 @@ class _Compiler:
         if price is None:
             seconds = kernel_seconds(device, kernel, tuned=self._job.kernel_tuning, kind=kind)
             issue = (1 if kind in device.kernels else launches(kernel)) * self._kernel_host
+            if device.cold_host is not None:
+                issue += device.cold_host.behind(kernel.bytes) * self._longer
             price = (seconds + issue, 0.0) if self._on_device else (seconds, issue)
             self._prices[key] = price
         return price
