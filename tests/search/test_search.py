@@ -251,6 +251,17 @@ def test_by_energy_the_fewest_joules_come_first():
     assert joules[0] <= min(entry.figures.energy_joules for entry in search(made(8, 16)).entries if entry.figures)
 
 
+def test_what_nodes_draw_besides_their_devices_decides_too():
+    """A megawatt a node: what is slower then draws more, whatever its devices save."""
+    job = made(8, 16, energy={"node": "1 MW", "pue": 1.5})
+    done = [entry.figures for entry in search(job, by="energy").entries if entry.figures]
+    nodes = -(-job.ranks // job.machine.devices_per_node)
+    by_hand = [1.5 * (figures.energy_joules + nodes * 1e6 * figures.step_seconds) for figures in done]
+    assert [figures.billed_joules for figures in done] == pytest.approx(by_hand)
+    assert by_hand == sorted(by_hand)
+    assert done[0].step_seconds == min(figures.step_seconds for figures in done)
+
+
 def test_what_a_search_by_energy_decides_by_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     fleet = search_fleet(made(4, 8), [4], by="energy")
     found = fleet.chosen.found

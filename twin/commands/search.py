@@ -47,8 +47,8 @@ def search(
     by: Annotated[
         ByName,
         typer.Option(
-            help="simulation: every candidate is simulated, the fastest is best; energy: the same, the devices' joules "
-            "decide; axonn: only the published communication model decides."
+            help="simulation: every candidate is simulated, the fastest is best; energy: the same, joules of devices, "
+            "and of their nodes if energy.node is given, decide; axonn: only the published communication model decides."
         ),
     ] = ByName.simulation,
     strategy: Annotated[

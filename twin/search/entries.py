@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
+from twin.engine.bill import bill
 from twin.engine.garbage import uncollected
 from twin.engine.report import report
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
@@ -29,6 +30,8 @@ class Figures:
     hardware_percent_of_peak: float
     model_percent_of_peak: float
     energy_joules: float
+    billed_joules: float
+    """What the step draws within the widest boundary that the job says enough of: devices, nodes, facility."""
     classes: int
     global_link_contention: bool
     """True if contention on links between dragonfly groups was simulated."""
@@ -52,6 +55,7 @@ class Figures:
             hardware_percent_of_peak=found.hardware_percent_of_peak,
             model_percent_of_peak=found.model_percent_of_peak,
             energy_joules=found.energy_joules,
+            billed_joules=bill(simulation.job, found.energy_joules, found.step_seconds, 0.0)["joules"],
             classes=simulation.partition.rank_classes,
             global_link_contention=not simulation.global_links_left_out,
         )

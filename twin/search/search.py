@@ -92,9 +92,10 @@ def search(
 
     With `prune` those are not simulated that cannot be the fastest (`twin.search.floors`); nor are those that `refuse`
     names a reason against.
-    With `by="energy"` the devices' joules of a step decide, first among those whose step takes `most_seconds` at most:
-    so that a deadline is kept where it can be. With `by="axonn"` the published communication model alone
-    decides, and only its first is simulated. Raises DescriptionError if nothing can run.
+    With `by="energy"` the joules of a step decide, of the nodes and the facility too if the job says what they draw;
+    first among those whose step takes `most_seconds` at most, so that a deadline is kept where it can be. With
+    `by="axonn"` the published communication model alone decides, and only its first is simulated.
+    Raises DescriptionError if nothing can run.
     """
     begin = time.perf_counter()
     ordered = bool(strategy_of(job).ordered_by)
@@ -198,7 +199,7 @@ def worth(figures: Figures | None, by: By) -> float:
     """Return what is to be least: joules of a step, or its seconds."""
     if figures is None:
         return 0.0
-    return figures.energy_joules if by == "energy" else figures.step_seconds
+    return figures.billed_joules if by == "energy" else figures.step_seconds
 
 
 def _in_order(entries: Sequence[RankedCandidate], by: By, most_seconds: float) -> list[RankedCandidate]:

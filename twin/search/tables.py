@@ -82,6 +82,7 @@ def entry_json(entry: RankedCandidate) -> dict[str, Any]:
         "hardware_percent_of_peak": figures.hardware_percent_of_peak if figures else None,
         "model_percent_of_peak": figures.model_percent_of_peak if figures else None,
         "energy_joules": figures.energy_joules if figures else None,
+        "billed_joules": figures.billed_joules if figures else None,
         "classes": figures.classes if figures else None,
         "global_link_contention": figures.global_link_contention if figures else None,
     }

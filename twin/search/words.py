@@ -56,8 +56,8 @@ def options_words(candidate: Candidate, varied: Sequence[str]) -> list[str]:
 
 
 def joules_per_token(found: Search, figures: Figures) -> str:
-    """Write what a search by energy decides by: the devices' joules for each token of a step."""
-    return f"{figures.energy_joules / found.job.tokens_per_step:#.4g}"
+    """Write what a search by energy decides by: joules of the devices, or of all that is billed, for each token."""
+    return f"{figures.billed_joules / found.job.tokens_per_step:#.4g}"
 
 
 def hindered(found: Search) -> list[str]:
