@@ -123,12 +123,13 @@ def _lever(field: Field, text: str, base: Job) -> Component:
 
 
 def as_it_is(key: str, base: Job) -> str:
-    """Write what a lever multiplies."""
+    """Write what a lever multiplies; of NICs that nothing crosses, that this changes nothing."""
     machine = base.machine
+    idle = f"; but all {base.ranks:,} ranks are on one node" if base.ranks <= machine.devices_per_node else ""
     return {
         "scale-ranks": f"{base.ranks:,}",
-        "scale-nic": format_si(machine.nic.bandwidth_bytes_per_second, "B/s"),
-        "scale-latency": format_seconds(machine.nic.latency_seconds),
+        "scale-nic": format_si(machine.nic.bandwidth_bytes_per_second, "B/s") + idle,
+        "scale-latency": format_seconds(machine.nic.latency_seconds) + idle,
         "scale-peak": format_si(machine.device.peak_flops_per_second, "FLOP/s"),
     }[key]
 

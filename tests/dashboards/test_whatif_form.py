@@ -207,6 +207,13 @@ def test_levers_say_what_they_multiply(base):
     assert said_of == {"scale-ranks": "32,768", "scale-nic": "25 GB/s", "scale-latency": "3.7 µs"}
 
 
+def test_a_lever_of_nics_says_where_nothing_crosses_them():
+    job = load_job({"model": "gpt-5b", "machine": "frontier", "ranks": 8, "batch": {"sequences": 8}})
+    assert "one node" in as_it_is("scale-nic", job)
+    assert "one node" in as_it_is("scale-latency", job)
+    assert "one node" not in as_it_is("scale-peak", job)
+
+
 def test_times_are_powers_of_two():
     assert [times(n) for n in (-3, -1, 0, 1, 6)] == ["⅛", "½", "1", "2", "64"]
 
