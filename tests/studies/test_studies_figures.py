@@ -11,12 +11,13 @@ import pytest
 from tests.studies.studies_files import TINY, write_study
 from twin.cli import main
 from twin.description.load import load_machine
+from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.studies.compute import Answer
 from twin.studies.derived import rows_of
 from twin.studies.figures import pictures
 from twin.studies.measured import measured_columns
-from twin.studies.points import Point
+from twin.studies.points import Point, with_values
 from twin.studies.results import facts_of, results_of
 from twin.studies.run import StudyRun, Where, run_study
 from twin.studies.sensitivity import levers
@@ -92,6 +93,27 @@ def test_sensitivity_leaves_out_what_the_step_cannot_depend_on():
     assert drawn <= {"machine.variation.compute_jitter", "machine.variation.network_noise"}
     assert drawn
     assert levers(job, ["machine.device.idle"], 0.2)[0].sides
+
+
+def test_sensitivity_moves_shares_of_the_memorys_rate_and_under_a_cap_what_decides_the_clock(tmp_path):
+    """A kind of work with a share of its own does not follow that of all others; a cap's clock follows from watts."""
+    job = load_job(TINY)
+    sides = {lever.key: lever.sides for lever in levers(job, None, 0.2)}
+    share = "machine.device.memory_shares.adamw"
+    assert {k for k in sides if "memory_shares" in k} == {
+        f"machine.device.memory_shares.{kind}" for kind in job.machine.device.memory_shares
+    }
+    moved = [
+        simulate(load_job(with_values(TINY, side.settings, tmp_path, "parameters"))).step_seconds
+        for side in sides[share]
+    ]
+    assert moved[0] > simulate(job).step_seconds > moved[1]
+    assert not any(".power." in key for key in sides)
+    capped = {lever.key for lever in levers(load_job(TINY | {"power_cap": "200 W"}), None, 0.2)}
+    assert capped - sides.keys() == {
+        f"machine.device.power.{name}"
+        for name in ("context", "products", "others", "memory", "links", "knee_share", "voltage_ratio")
+    }
 
 
 def test_caveats_of_modified_machines_are_told(tmp_path):

@@ -16,6 +16,7 @@ from tests.studies.studies_files import TINY, write_study
 from twin.cli import main
 from twin.cost.memory import memory_use
 from twin.engine.every_rank import simulate_every_rank
+from twin.engine.report import report
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.studies.derived import effects, rows_of
@@ -173,6 +174,20 @@ def test_time_energy_hours_and_cost_to_a_target(tmp_path):
     assert row["target_gpu_hours"] == pytest.approx(steps * step * 16 / 3600, rel=1e-12)
     assert row["target_cost"] == pytest.approx(1.5 * steps * step * 16 / 3600, rel=1e-12)
     assert row["target_energy_joules"] == pytest.approx(steps * row["energy_joules"], rel=1e-12)
+
+
+def test_energy_of_devices_is_not_that_of_the_facility(tmp_path):
+    """Each boundary has a column of its own: 2 nodes of 8 GCDs draw 1 kW besides these, and 1.5 is the PUE."""
+    job = TINY | {"energy": {"node": "1 kW", "pue": 1.5}}
+    run = answers(tmp_path, job=job, vary={"seed": [0]}, target={"tokens": "1 Mtokens"})
+    (row,) = rows_of(run)
+    devices = report(simulate(load_job(TINY))).energy_joules
+    nodes = devices + 2 * 1000.0 * row["step_seconds"]
+    assert row["energy_joules"] == row["energy_devices_joules"] == pytest.approx(devices, rel=1e-12)
+    assert row["energy_nodes_joules"] == pytest.approx(nodes, rel=1e-12)
+    assert row["energy_facility_joules"] == pytest.approx(1.5 * nodes, rel=1e-12)
+    assert row["target_energy_joules"] == pytest.approx(row["target_steps"] * devices, rel=1e-12)
+    assert row["target_facility_energy_joules"] == pytest.approx(row["target_steps"] * 1.5 * nodes, rel=1e-12)
 
 
 def test_sensitivity_moves_one_parameter_at_a_time(tmp_path):

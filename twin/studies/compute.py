@@ -147,7 +147,8 @@ def flat(answer: Mapping[str, Any]) -> dict[str, Any]:
             columns |= {f"memory_{k}": v for k, v in value.items() if k not in {"by_category", "tiers"}}
         elif key == "energy":
             known = {k: v for k, v in value.items() if v is not None and not isinstance(v, Mapping)}
-            columns |= {f"energy_{k}": v for k, v in known.items()}
+            # those of the widest boundary would take the name of the devices', and stand under their own besides
+            columns |= {f"energy_{k}": v for k, v in known.items() if k != "joules"}
         elif key == "seeds":
             columns["seeds"] = value["count"]
             columns |= {

@@ -21,8 +21,10 @@ SOURCE = "sensitivity study"
 LINKS = "machine.fabric.links"
 LEFT_OUT = {"machine.ranking", "machine.libraries"}
 """Parts of a machine that are not walked through: the job's library is taken by itself."""
-STILL = ("machine.reliability.", "machine.device.idle", "machine.device.busy", "machine.device.power.")
+STILL = ("machine.reliability.", "machine.device.idle", "machine.device.busy")
 """Keys that decide no step, but long runs and energy: moved only if they are named."""
+WATTS = ("machine.device.power.",)
+"""Keys that decide the clock that a power cap leaves: for a job without one moved only if they are named."""
 DRAWN = ("machine.variation.compute_jitter", "machine.variation.network_noise")
 """Keys that only the all-ranks engine uses: with another one moved only if they are named."""
 BEYOND = ("machine.host_link.", "machine.host.", "machine.disk.")
@@ -78,6 +80,8 @@ def levers(
     left_out: tuple[str, ...] = STILL if draws else STILL + DRAWN
     if getattr(job, "offload", None) is None and getattr(job, "recompute_inputs", "device") == "device":
         left_out += BEYOND
+    if job.power_cap_watts is None:
+        left_out += WATTS
     for key in wanted or [key for key in known if not key.startswith(left_out)]:
         lever = _links(job, change) if key == LINKS else _relative(key, known[key], change)
         if lever.sides:
@@ -104,7 +108,9 @@ def _walk(part: Spec, prefix: str) -> Iterator[tuple[str, tuple[str, Parameter]]
             yield from _walk(value, key)
         elif isinstance(value, Mapping):
             for inner, one in value.items():
-                if isinstance(one, Spec):
+                if isinstance(one, Parameter):
+                    yield f"{key}.{inner}", (name, one)
+                elif isinstance(one, Spec):
                     yield from _walk(one, f"{key}.{inner}")
 
 
@@ -132,7 +138,7 @@ def _relative(key: str, named: tuple[str, Parameter] | None, change: float | Map
 
 def _within(name: str, value: float) -> float:
     """Keep shares at most 1 and spreads below 1."""
-    if name.endswith(("efficiency", "_share", "_smoothing", "all_gather", "reduce_scatter", "all_reduce")):
+    if name.endswith(("efficiency", "_share", "_shares", "_smoothing", "all_gather", "reduce_scatter", "all_reduce")):
         return min(value, 1.0)
     return min(value, 0.999) if name.endswith("_spread") else value
 
