@@ -63,6 +63,54 @@ def test_a_floor_is_never_above_the_step(
             assert floor > TOLD[strategy] * computing(simulation), candidate
 
 
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pytest.param(
+            {
+                "strategy": "four_d",
+                "machine": "4xh100",
+                "ranks": 2,
+                "offload": {"parameters": "host", "activations": "host"},
+            },
+            id="weights that are beyond the device come beside the block before",
+        ),
+        pytest.param(
+            {
+                "strategy": "four_d",
+                "machine": "l40s-8",
+                "ranks": 4,
+                "model": MODEL | {"hidden": 4096, "layers": 6, "sequence": 512},
+                "recompute_layers": 1,
+                "overlap": {"halves": True},
+                "divide": {"attention": True, "mlp": True},
+                "cuda_graphs": True,
+            },
+            id="one block of six is computed again",
+        ),
+        pytest.param(
+            {
+                "strategy": "megatron",
+                "machine": "l40s-8",
+                "ranks": 4,
+                "model": MODEL | {"hidden": 2048, "layers": 4, "sequence": 2048},
+                "schedule": "dualpipe",
+                "recompute": False,
+                "sequence_parallel": True,
+            },
+            id="of a pair of passes one goes on where the other waits",
+        ),
+    ],
+)
+def test_floors_hold_where_a_block_alone_waits_longer_than_among_others(keys: dict[str, Any]) -> None:
+    job: Job = load_job(SMALL | keys | {"grid": "auto"})
+    found = [candidate for candidate in candidates(job) if candidate.feasible]
+    for candidate, floor in zip(found, floors(job, found), strict=True):
+        step = simulate(candidate.job(job)).step_seconds
+        assert 0.0 < floor <= step * (1 + 1e-9), candidate
+        assert closer_floor(candidate.job(job)) <= step * (1 + 1e-9), candidate
+
+
 TOLD = {"four_d": 0.55, "megatron": 0.75}
 """Share of the computing of micro-steps that floors of their blocks hold; 0.71 and 0.84 at least in 500 of each."""
 

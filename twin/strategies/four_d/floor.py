@@ -15,7 +15,8 @@ from twin.strategies.four_d.shapes import Shapes
 def rehearsal(job: FourDJob) -> FourDJob | None:
     """Return a job of one block on one plane of y and x; None on a CPU, whose host works in the same thread.
 
-    Its host takes no time, so that nothing in it is slower than in the job; nor do the messages of one half slow the
+    Its host takes no time, and its state is on the device, so that nothing in it is slower than in the job: what a
+    block has to await from beyond comes beside others where there are more. Nor do the messages of one half slow the
     products of the other down, which of one block may meet otherwise than of many.
     """
     if job.machine.device.type == "cpu" or job.profiler or job.lora is not None or job.document_mask:
@@ -34,6 +35,7 @@ def rehearsal(job: FourDJob) -> FourDJob | None:
             "batch": job.batch.model_copy(update={"sequences": 2 * micro, "micro_sequences": micro}),
             "cache_gathered_layers": 0,
             "recompute_inputs": "device",
+            "offload": None,
             "recompute_layers": None,
             "recompute": job.recomputed_layers > 0,
             "cuda_graphs": True,
@@ -65,13 +67,18 @@ def floor_seconds(job: FourDJob, seconds: Callable[[str], float]) -> float:
 
 
 def traffic(job: FourDJob) -> tuple[FourDJob, str, int]:
-    """Return a job of one block on all ranks, the ops of its second micro-step, and how many of these a step has."""
+    """Return a job of one block on all ranks, the ops of its second micro-step, and how many of these a step has.
+
+    Where some blocks are computed again and others not, it is a block that is not, which moves least.
+    """
     sequences = 2 * job.concrete_grid.replicas * job.concrete_micro_sequences
+    alike = job.recomputed_layers in (0, job.model.layers)
     small = job.model_copy(
         update={
             "model": job.model.model_copy(update={"layers": 1}),
             "batch": job.batch.model_copy(update={"sequences": sequences}),
             "cache_gathered_layers": min(1, job.cache_gathered_layers),
+            **({} if alike else {"recompute": False, "recompute_inputs": "device", "offload": None}),
         }
     )
     return small, "micro1/*/block0/*", job.micro_steps * job.model.layers

@@ -18,6 +18,8 @@ from twin.strategies.megatron.place import Pipeline, Stage
 
 REPLAYED = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_h2", "zb_v")
 """Schedules that are in order pass by pass."""
+PAIRED = ("dualpipe", "dualpipe_v")
+"""Schedules of pairs of passes: where one waits for tensor ranks the other goes on, so that only computing adds up."""
 Seconds = Callable[[str], float]
 """How long the ops of a micro-batch take at least whose names contain a part, from first begin to last end."""
 
@@ -84,14 +86,18 @@ class _Passes:
     """How long passes take at least, by stage; `seconds` are of the rehearsal."""
 
     def __init__(self, job: MegatronJob, seconds: Seconds) -> None:
-        split = job.order in SPLIT
-        back = "I" if split else "B"
-        self._forward_block, self._needed_block = seconds("F/block0/"), seconds(f"{back}/block0/")
-        self._weights_block = seconds("W/block0/") if split else 0.0
+        split, only = job.order in SPLIT, "=" if job.order in PAIRED else ""
+        forward, back, weights = f"{only}F", f"{only}{'I' if split else 'B'}", f"{only}W"
+        self._forward_block, self._needed_block = seconds(f"{forward}/block0/"), seconds(f"{back}/block0/")
+        self._weights_block = seconds(f"{weights}/block0/") if split else 0.0
         if job.recompute_layers is None and (job.recompute or job.recomputes_scores):
             self._needed_block += seconds(f"{back}/recompute/block0/")
-        self._first = (seconds("F/embedding/"), seconds(f"{back}/embedding/"))
-        self._last = (seconds("F/head/"), seconds(f"{back}/head/"), seconds("W/head/") if split else 0.0)
+        self._first = (seconds(f"{forward}/embedding/"), seconds(f"{back}/embedding/"))
+        self._last = (
+            seconds(f"{forward}/head/"),
+            seconds(f"{back}/head/"),
+            seconds(f"{weights}/head/") if split else 0.0,
+        )
 
     def forward(self, stage: Stage) -> float:
         """Return what a forward pass takes."""
