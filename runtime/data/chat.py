@@ -22,6 +22,8 @@ from twin.description.problems import fail
 ASSISTANT = "assistant"
 ROLES = {"human": "user", "gpt": ASSISTANT, "user": "user", "system": "system", ASSISTANT: ASSISTANT, "tool": "tool"}
 MAX_TEMPLATE_BYTES, MAX_WRITTEN = 1 << 18, 1 << 22
+OF_TEMPLATES = (ArithmeticError, TypeError, AttributeError, LookupError, RecursionError, MemoryError)
+"""Errors that a template may end with when it runs, besides Jinja's own."""
 LAYOUTS = "messages, prompt and completion, instruction and output, or conversations"
 
 
@@ -83,9 +85,10 @@ def _turns(turns: Any, role: str, content: str, where: str) -> list[Message]:
     found = []
     for number, turn in enumerate(turns):
         place = f"{where}.{number}"
-        if not isinstance(turn, dict) or turn.get(role) not in ROLES:
+        said_by = turn.get(role) if isinstance(turn, dict) else None
+        if not isinstance(said_by, str) or said_by not in ROLES:
             raise fail(place, f"expected {role}: {', '.join(ROLES)}, and {content}", turn)
-        found.append(_said(ROLES[turn[role]], turn, content, place))
+        found.append(_said(ROLES[said_by], turn, content, place))
     return found
 
 
@@ -124,7 +127,7 @@ def template_of(path: Path) -> Template:
     environment.filters["tojson"] = json.dumps
     try:
         compiled = environment.from_string(text)
-    except TemplateError as error:
+    except (TemplateError, SyntaxError, RecursionError, MemoryError) as error:  # Python compiles what Jinja made of it
         raise fail(str(path), f"is not a template of Jinja: {error}") from None
 
     def written(messages: list[Message], *, prompt: bool = False) -> str:
@@ -136,7 +139,7 @@ def template_of(path: Path) -> Template:
                 length += len(piece)
                 if length > MAX_WRITTEN:
                     raise ValueError(f"the template writes more than {MAX_WRITTEN:,} characters for it")
-        except (TemplateError, ArithmeticError, TypeError, AttributeError, LookupError, RecursionError) as error:
+        except (*OF_TEMPLATES, TemplateError) as error:
             raise ValueError(f"the template fails on it: {type(error).__name__}: {error}") from None
         return "".join(found)
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415
 
+MAX_SEQUENCE = 1 << 24
+"""Tokens: beyond any model's sequence, and what is padded to it is still in memory without harm."""
+
 
 def data(
     out: Annotated[Path, typer.Argument(help="Directory to write the data set into.")],
@@ -33,7 +36,8 @@ def data(
         typer.Option(metavar="PATH", help="Conversations in JSON lines; answers count. May be repeated."),
     ] = None,
     sequence: Annotated[
-        int | None, typer.Option(metavar="N", min=2, help="Every document begins a sequence of N tokens.")
+        int | None,
+        typer.Option(metavar="N", min=2, max=MAX_SEQUENCE, help="Every document begins a sequence of N tokens."),
     ] = None,
     pack: Annotated[
         bool, typer.Option("--pack", help="With --chat: several conversations in a sequence, see document_mask.")

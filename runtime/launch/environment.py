@@ -14,6 +14,10 @@ STORE_SOCKET = "FOURFOLD_STORE_SOCKET"
 """Environment: file descriptor of the socket that rank 0's store listens on."""
 ATTEMPT = "FOURFOLD_ATTEMPT"
 """Environment: how often `fourfold train --ranks`, or the script of a SLURM job, has started the ranks before."""
+MAX_PORT = 65_535
+MAX_DIGITS = 18
+"""Of a number in the environment."""
+MAX_NUMBER = 10**MAX_DIGITS - 1
 SLURM_PORTS = 20_000, 32_768
 """Ports to choose from by job number where none is given; Linux gives those above to connections."""
 
@@ -58,14 +62,15 @@ def from_environment(environment: Mapping[str, str]) -> Process:
     """Read what the launcher left in the environment; raises DescriptionError if it is broken."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         socket = environment.get(STORE_SOCKET)
+        rank, ranks = _place(environment, "RANK", "WORLD_SIZE")
         return Process(
-            rank=_number(environment, "RANK"),
-            ranks=_number(environment, "WORLD_SIZE"),
+            rank=rank,
+            ranks=ranks,
             local_rank=_number(environment, "LOCAL_RANK", "0"),
-            local_ranks=_number(environment, "LOCAL_WORLD_SIZE", "1"),
+            local_ranks=_number(environment, "LOCAL_WORLD_SIZE", "1", least=1),
             launcher="fourfold" if socket is not None or "FOURFOLD_RANKS" in environment else "torchrun",
             address=environment.get("MASTER_ADDR", "127.0.0.1"),
-            port=_number(environment, "MASTER_PORT"),
+            port=_number(environment, "MASTER_PORT", most=MAX_PORT),
             attempt=_number(environment, ATTEMPT if ATTEMPT in environment else "TORCHELASTIC_RESTART_COUNT", "0"),
             agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
             socket=None if socket is None else int(socket),
@@ -77,20 +82,20 @@ def from_environment(environment: Mapping[str, str]) -> Process:
         counted = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
         # how often the job was put back into the queue, and how often its script has started the ranks since
         attempt = _number(environment, "SLURM_RESTART_COUNT", "0") + _number(environment, ATTEMPT, "0")
-        ranks = _number(environment, counted)
-        if ranks == 1:
+        if _number(environment, counted) == 1:
             return Process(attempt=attempt)
+        rank, ranks = _place(environment, "SLURM_PROCID", counted)
         low, high = SLURM_PORTS
         by_job = low + _number(environment, "SLURM_JOB_ID", "0") % (high - low)
         return Process(
-            rank=_number(environment, "SLURM_PROCID"),
+            rank=rank,
             ranks=ranks,
             local_rank=_number(environment, "SLURM_LOCALID", "0"),
             local_ranks=_first_count(environment.get("SLURM_STEP_TASKS_PER_NODE", "1")),
             launcher="srun",
             address=environment.get("MASTER_ADDR")
             or first_host(environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_NODELIST", "")),
-            port=_number(environment, "MASTER_PORT", str(by_job)),
+            port=_number(environment, "MASTER_PORT", str(by_job), most=MAX_PORT),
             attempt=attempt,
             cores=_number(environment, "SLURM_CPUS_PER_TASK", "0") or None,
         )
@@ -108,7 +113,22 @@ def _torchrun_job(environment: Mapping[str, str]) -> str:
     return "" if name == "none" else name  # what every job is called that was given no --rdzv-id
 
 
-def _number(environment: Mapping[str, str], key: str, default: str | None = None) -> int:
+def _place(environment: Mapping[str, str], rank: str, ranks: str) -> tuple[int, int]:
+    """Read which rank of how many; one that is none of them would wait in vain to meet the others."""
+    found, count = _number(environment, rank), _number(environment, ranks, least=1)
+    if found >= count:
+        raise fail(rank, f"must be below {ranks}, which is {count}; start with torchrun, srun or --ranks", found)
+    return found, count
+
+
+def _number(
+    environment: Mapping[str, str],
+    key: str,
+    default: str | None = None,
+    *,
+    least: int = 0,
+    most: int = MAX_NUMBER,
+) -> int:
     text = environment.get(key, default)
     if text is None:
         raise fail(
@@ -116,8 +136,10 @@ def _number(environment: Mapping[str, str], key: str, default: str | None = None
             "is not set in the environment, but other variables of a launcher are; "
             "start with torchrun, srun or --ranks",
         )
-    if not text.isdecimal():
-        raise fail(key, "expected a whole number in the environment", text)
+    # the length first: Python refuses to read a number of thousands of digits
+    if not text.isdecimal() or len(text) > MAX_DIGITS or not least <= int(text) <= most:
+        between = f" from {least} to {most:,}" if most < MAX_NUMBER else f" of at least {least}" if least else ""
+        raise fail(key, f"expected a whole number{between} in the environment", text)
     return int(text)
 
 

@@ -74,11 +74,21 @@ def test_first_host_of_a_node_list(nodes, host):
         {**TORCHRUN, "MASTER_PORT": ""},
         {**SRUN, "SLURM_PROCID": "-1"},
         {k: v for k, v in SRUN.items() if k != "SLURM_STEP_NODELIST"},
+        {**TORCHRUN, "WORLD_SIZE": "5"},
+        {**TORCHRUN, "WORLD_SIZE": "0"},
+        {**TORCHRUN, "WORLD_SIZE": "9" * 5000},
+        {**TORCHRUN, "MASTER_PORT": "65536"},
+        {**SRUN, "SLURM_PROCID": "16"},
     ],
 )
 def test_a_broken_environment_is_named(broken):
     with pytest.raises(DescriptionError, match=r"WORLD_SIZE|MASTER_PORT|SLURM"):
         from_environment(broken)
+
+
+def test_a_host_without_processes_is_named():
+    with pytest.raises(DescriptionError, match=r"LOCAL_WORLD_SIZE.*at least 1"):
+        from_environment({**TORCHRUN, "LOCAL_WORLD_SIZE": "0"})
 
 
 def torchrun(job: Path, out: Path, *options: str) -> list[str]:

@@ -71,6 +71,7 @@ def test_a_template_of_one_s_own(tmp_path):
         ("{{ messages.append(1) }}", "the template fails on it: SecurityError"),
         ("{% for i in range(10000000) %}x{% endfor %}", "the template fails on it: OverflowError"),
         ("{% for i in range(9999) %}{% for j in range(9999) %}xxxxxxxxxx{% endfor %}{% endfor %}", "writes more than"),
+        ("{% for m in messages %}{{ m.content * 10 ** 14 }}{% endfor %}", "the template fails on it: MemoryError"),
         ("{{ raise_exception('roles must take turns') }}", "the template refuses it: roles must take turns"),
         ("{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}", "as a continuation of the turns"),
     ],
@@ -83,11 +84,22 @@ def test_a_template_that_misbehaves_is_a_clear_error(tmp_path, text, words):
 
 
 @pytest.mark.parametrize(
+    "text",
+    ["{% for m in messages %}" * 25 + "{% endfor %}" * 25, f"{{{{ {'(' * 9999}1{')' * 9999} }}}}", "{% if %}"],
+    ids=["loops", "brackets", "no condition"],
+)
+def test_a_template_that_cannot_be_compiled_is_a_clear_error(tmp_path, text):
+    with pytest.raises(DescriptionError, match=r"chat_template\.jinja: is not a template of Jinja"):
+        template_of(template(tmp_path, text))
+
+
+@pytest.mark.parametrize(
     ("value", "words"),
     [
         ({"text": "x"}, "is no conversation: it has text; expected messages, prompt and completion"),
         ({"messages": []}, "messages = .*: expected a list of turns"),
         ({"messages": [{"role": "judge", "content": "x"}]}, r"messages\.0 = .*: expected role: human, gpt, user"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, r"messages\.0 = .*: expected role: human, gpt, user"),
         ({"messages": [{"role": "user", "content": 3}]}, r"messages\.0: content = 3: expected text"),
         ({"prompt": "x", "completion": None}, "completion: expected text"),
         ({"messages": [{"role": "user", "content": "x"}]}, "has no answer of the assistant"),

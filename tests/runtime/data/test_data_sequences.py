@@ -119,8 +119,9 @@ def test_the_command_says_how_full_sequences_are(tmp_path, capsys):
     full = 1 - (data.manifest.train.padding or 0) / (count * SEQUENCE)
     assert f"train: {count} sequences of {SEQUENCE}, {full:.1%} full\n" in said
     assert "left out" not in said
-    _, told = asked.ask_here(capsys, "data", tmp_path / "other", "--sequence", "1", code=2)
-    assert "--sequence" in told
+    for unfit in (1, 10**12, 10**20):
+        _, told = asked.ask_here(capsys, "data", tmp_path / "other", "--sequence", unfit, code=2)
+        assert "--sequence" in told
 
 
 def test_a_mask_of_documents_needs_no_separator_here(tmp_path):
