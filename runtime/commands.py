@@ -8,6 +8,7 @@ measurements, and saying who is slow in a running job. Nothing here imports torc
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -303,10 +304,11 @@ def _trace_wanted(
 
     if directory is None:
         return None
-    first, _, end = steps.partition("-")
-    if not first.isdecimal() or not (end or first).isdecimal() or int(end or first) < int(first):
+    found = re.fullmatch(r"(\d{1,15})(?:-(\d{1,15}))?", steps)
+    first, end = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+    if end < first:
         raise fail("--trace-steps", "expected a step or a range such as 3-5", steps)
-    if int(first) >= last:
+    if end >= last:  # what is recorded is written when the last of them is done
         raise fail("--trace-steps", f"the run has steps 0 to {last - 1}", steps)
     if directory.exists() and not force:
         if process.started_again:
@@ -314,7 +316,7 @@ def _trace_wanted(
         raise fail(str(directory), "exists already; choose another directory or pass --force")
     from runtime.tracing.wanted import TraceWanted
 
-    return TraceWanted(directory, int(first), int(end or first), overwrite=force)
+    return TraceWanted(directory, first, end, overwrite=force)
 
 
 def _train_here(

@@ -58,7 +58,8 @@ def choose(logits: torch.Tensor, choice: Choice, stream: int, place: int) -> int
     # the Gumbel trick with numbers by address: the same text on every rank and in every run
     bits = random.mix(random.mix(torch.tensor([place]) + stream) + torch.arange(len(logits)))
     uniform = ((bits & 0xFFFFFFFF).double() + 0.5) / 2.0**32
-    scores = logits.double() / choice.temperature - torch.log(-torch.log(uniform))
+    # the numbers are heated, for logits that a temperature near 0 divides may all become infinite
+    scores = logits.double() - choice.temperature * torch.log(-torch.log(uniform))
     if choice.top_k is None or choice.top_k >= len(logits):
         return int(scores.argmax())
     kept = logits.topk(choice.top_k).indices

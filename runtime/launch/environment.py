@@ -122,12 +122,7 @@ def _place(environment: Mapping[str, str], rank: str, ranks: str) -> tuple[int, 
 
 
 def _number(
-    environment: Mapping[str, str],
-    key: str,
-    default: str | None = None,
-    *,
-    least: int = 0,
-    most: int = MAX_NUMBER,
+    environment: Mapping[str, str], key: str, default: str | None = None, *, least: int = 0, most: int = MAX_NUMBER
 ) -> int:
     text = environment.get(key, default)
     if text is None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -213,7 +213,8 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _say(text: str) -> None:
-    print(f"fourfold: {text}", file=sys.stderr, flush=True)  # noqa: T201
+    with suppress(OSError):  # a full disk, or a reader that has gone: the ranks go on
+        print(f"fourfold: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _signal(number: int) -> str:

@@ -11,6 +11,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from twin.description.problems import DescriptionError
@@ -50,17 +51,28 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
         code, text, shared = over, str(error), True
     except TakenOverError as error:
         code, text = over, str(error)
-    except CollectiveError as error:
+    except BrokenPipeError:
+        pass  # the reader has gone; say nothing
+    except (CollectiveError, OSError) as error:
         code, text = 1, str(error)
     except KeyboardInterrupt:
         code, text, shared = 130, "interrupted", True
     except Exception:  # a defect of ours: show it, and leave so that the others notice
         code, text = 1, traceback.format_exc()
-    if text and (process.rank == 0 or not shared):
-        print(f"fourfold: {text}", file=sys.stderr)
+    _say_last(text if process.rank == 0 or not shared else "")
     if process.ranks > 1:
         # gloo's threads may abort a process that ends in the ordinary way
-        sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     raise typer.Exit(code)
+
+
+def _say_last(text: str) -> None:
+    """Say why a rank ends, and write out what was printed; where that has no place Python is not to try once more."""
+    with suppress(OSError):
+        if text:
+            print(f"fourfold: {text}", file=sys.stderr)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

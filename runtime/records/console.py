@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 LINES = 20
 """Lines of a whole run where there is no terminal."""
+
+
+def tell(text: str, *, error: bool = False) -> None:
+    """Print a line, on standard error if told to; a full disk or a reader that has gone is no reason to end a run."""
+    with suppress(OSError):
+        print(text, file=sys.stderr if error else sys.stdout, flush=True)
 
 
 class Display:
@@ -43,12 +49,12 @@ class Display:
         if self._progress is not None:
             self._progress.console.print(text, markup=False, highlight=False)
         else:
-            print(text, flush=True)  # noqa: T201  what the command prints
+            tell(text)
 
     def warn(self, text: str) -> None:
         """Print a line on standard error."""
         if self.shown:
-            print(f"fourfold: {text}", file=sys.stderr, flush=True)  # noqa: T201
+            tell(f"fourfold: {text}", error=True)
 
     def step(self, figures: Mapping[str, Any]) -> None:
         """Show the figures of a step that is done."""

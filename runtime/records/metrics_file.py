@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runtime.records.console import tell
 from twin.description.problems import fail
 
 METRICS = "metrics.jsonl"
@@ -32,7 +33,7 @@ class MetricsFile:
     def __init__(self, folder: Path, done: int, steps: int, *, again: bool = True) -> None:
         self.path = folder / METRICS
         self._done = done
-        self._again = again and done in (0, steps)
+        self._again = again and (done == 0 or done >= steps)
         """True if the evaluation at this very point is made again: the first one, or the last."""
         self._pending = b""
         self._warned = False
@@ -68,7 +69,7 @@ class MetricsFile:
                 return bool(figures["to_step"] <= self._done)
             if "after_steps" in figures:
                 return bool(figures["after_steps"] + self._again <= self._done)
-            return bool(figures["step"] < self._done)
+            return bool(figures["step"] < self._done and math.isfinite(figures["loss"]))
         except (ValueError, TypeError, KeyError):
             return False  # no line of ours
 
@@ -86,7 +87,7 @@ class MetricsFile:
             if error.errno not in NO_SPACE:
                 raise self._problem(error) from None
             if not self._warned:
-                print(f"fourfold: {self.path}: {error.strerror}; lines are kept until there is space", file=sys.stderr)  # noqa: T201
+                tell(f"fourfold: {self.path}: {error.strerror}; lines are kept until there is space", error=True)
             self._warned = True
 
     def _flush(self) -> None:

@@ -22,7 +22,7 @@ from runtime.plan.sources import Sources
 from runtime.records.console import Display, Stopwatch
 from runtime.records.ownership import Ownership
 from runtime.records.records import Records, due
-from runtime.records.run_directory import note_start, write_energy
+from runtime.records.run_directory import ENERGY, note_start, write_energy
 from runtime.step.context import PRECISIONS
 from runtime.step.feed import Feed, goldfish_of
 from runtime.step.trainee import MicroBatch, StepFigures
@@ -172,7 +172,10 @@ class Run:
             return
         steps = self.state.step - self.state.began
         used = together([Reading(**each) for each in told], steps, steps * self.plan.job.tokens_per_step)
-        write_energy(self.plan.out, used)
+        try:
+            write_energy(self.plan.out, used)
+        except OSError as error:  # the run is whole without it
+            self.display.warn(f"{self.plan.out / ENERGY}: cannot be written: {error.strerror}")
 
     def _between_steps(self, done: int) -> None:
         options = self.plan.options

@@ -44,6 +44,9 @@ WRONG: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"learning_rate": {"peak": 1e-4, "least": 1e-3}},
         ["train.learning_rate.least = 0.001", "must not exceed peak 0.0001"],
     ),
+    "more tokens than a hash takes": ({"goldfish": {"k": 4, "h": 10**20}}, ["train.goldfish.h = 1000"]),
+    "one of more targets than there are": ({"goldfish": {"k": 10**20}}, ["train.goldfish.k = 1000"]),
+    "hotter than hot": ({"sample": {"temperature": 1e300}}, ["train.sample.temperature = 1e+300"]),
     "nothing to go back to": (
         {"rollback": {}, "checkpoints": {"keep": 1}},
         ["train.checkpoints.keep = 1", "at least 2 with train.rollback"],

@@ -242,9 +242,17 @@ def test_traces_are_not_overwritten(tmp_path):
     (tmp_path / "trace").mkdir()
     text = refused(train(alone(tmp_path), tmp_path, "--trace", str(tmp_path / "trace")))
     assert "--force" in text
-    assert "steps 0 to 11" in refused(
-        train(alone(tmp_path), tmp_path, "--trace", str(tmp_path / "t"), "--trace-steps", "40")
-    )
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [("40", "steps 0 to 11"), ("3-12", "steps 0 to 11"), ("5-3", "such as 3-5"), ("9" * 5000, "such as 3-5")],
+    ids=["none", "beyond the last", "backwards", "huge"],
+)
+def test_steps_to_trace_are_of_the_run(tmp_path, steps, words):
+    """A trace is written when its last step is done: of one that never comes there would be none."""
+    assert words in refused(train(alone(tmp_path), tmp_path, "--trace", str(tmp_path / "t"), "--trace-steps", steps))
+    assert not (tmp_path / "run").exists()
 
 
 def test_one_rank_with_another_problem_stops_all(tmp_path):

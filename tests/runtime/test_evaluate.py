@@ -177,5 +177,6 @@ def test_the_likeliest_few_keep_their_proportions(top_k):
     assert (found - left).abs().max() < 4 * (0.25 / DRAWS) ** 0.5  # four standard deviations at most
 
 
-def test_no_temperature_chooses_the_largest():
-    assert set(draws(0, 0, 20).tolist()) == {3}
+@pytest.mark.parametrize("temperature", [0, 1e-310, 1e-9])
+def test_no_temperature_chooses_the_largest_and_hardly_any_does(temperature):
+    assert set(draws(temperature, 0, 20).tolist()) == {3}

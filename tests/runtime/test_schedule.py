@@ -140,6 +140,32 @@ def test_a_line_cut_off_by_a_kill_is_dropped_whatever_its_step(tmp_path):
         assert path.read_text(encoding="utf-8") == whole
 
 
+@pytest.mark.parametrize(("steps", "kept"), [(8, 2), (6, 1), (4, 1)])
+def test_the_evaluation_at_the_end_is_written_once(tmp_path, steps, kept):
+    """A run that is over after six steps is evaluated there again; also one that is asked for fewer by now."""
+    lines = [json.dumps({"after_steps": step, "validation_loss": 2.0}) + "\n" for step in (3, 6)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
+    MetricsFile(tmp_path, 6, steps).close()
+    assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == "".join(lines[:kept])
+
+
+def test_lines_that_are_not_of_a_run_are_dropped(tmp_path):
+    """What somebody wrote into the file; losses are looked back at."""
+    whole = '{"step": 0, "loss": 3.0}\n'
+    strange = [
+        '{"step": 1}',
+        '{"step": 1, "loss": null}',
+        '{"step": 1, "loss": NaN}',
+        '{"step": [], "loss": 1.0}',
+        "[1]",
+        "5",
+    ]
+    (tmp_path / "metrics.jsonl").write_text(whole + "".join(f"{line}\n" for line in strange), encoding="utf-8")
+    file = MetricsFile(tmp_path, 2, 10)
+    assert file.losses(9) == [(0, 3.0)]
+    file.close()
+
+
 def test_the_first_run_starts_an_empty_file(tmp_path):
     MetricsFile(tmp_path, 0, 10).close()
     assert (tmp_path / "metrics.jsonl").read_text(encoding="utf-8") == ""

@@ -102,9 +102,9 @@ class Rollback(Spec):
 class GoldfishLoss(Spec):
     """Drops one of k targets, by default by a hash of the h tokens before it (arXiv 2406.10209)."""
 
-    k: Annotated[int, Field(ge=2, strict=True)] = 4
+    k: Annotated[int, Field(ge=2, le=10**9, strict=True)] = 4
     """One of so many targets is dropped."""
-    h: Annotated[int, Field(ge=1, strict=True)] = 13
+    h: Annotated[int, Field(ge=1, le=10**6, strict=True)] = 13
     """So many tokens before it decide."""
     mask: Mask = "hash"
     """hash: of the h tokens before the target; hash_table: as the paper's published code does it, by the product of h
@@ -118,7 +118,7 @@ class Sample(Spec):
     """What the text begins with."""
     tokens: Count = 200
     """0: none."""
-    temperature: Annotated[float, Field(ge=0)] = 0.8
+    temperature: Annotated[float, Field(ge=0, le=1e6)] = 0.8
     """0: always the likeliest token."""
 
 

@@ -126,6 +126,32 @@ def test_who_starts_again_is_told_that_there_is_no_use(monkeypatch, error, told)
         assert ended.value.exit_code == code
 
 
+@pytest.mark.parametrize(
+    ("error", "code", "said"), [(BrokenPipeError(), 0, ""), (OSError(28, "No space"), 1, "No space")]
+)
+def test_output_that_nobody_can_take_is_no_defect(capsys, error, code, said):
+    def work() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as ended:
+        run_as_rank(Process(), work)
+    assert ended.value.exit_code == code
+    told = capsys.readouterr().err
+    assert "Traceback" not in told
+    assert (said in told) if said else not told
+
+
+@pytest.mark.process
+def test_a_run_goes_on_where_what_it_shows_finds_no_space(undisturbed, tmp_path):
+    """As with `fourfold train … > log` on a disk that is full."""
+    whole, out = undisturbed(12), tmp_path / "run"
+    with Path("/dev/full").open("w") as full:
+        command = runs.command(whole.job, "--ranks", "2", "--out", str(out))
+        done = subprocess.run(command, stdout=full, stderr=full, timeout=120, check=False, env=runs.environment())
+    assert done.returncode == 0
+    assert runs.losses(out) == whole.losses
+
+
 def trace_of_a_run_at(step: int, process: Process, first: int, last: int) -> tuple[bool, list[str]]:
     """Whether a run that goes on there is traced, and what it warns of."""
     warned: list[str] = []
