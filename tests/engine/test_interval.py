@@ -42,3 +42,13 @@ def test_it_holds_the_prediction(make_job) -> None:
     job = make_job({"data": 2, "z": 4, "y": 2, "x": 2}, "frontier", per_rank=4)
     found = interval(job)
     assert found.low < simulate(job).step_seconds < found.high
+
+
+@pytest.mark.parametrize(("key", "usual", "more"), [("compute_slowdown", 0.4, 2.0), ("device_speed_spread", 0.5, 0.8)])
+def test_its_pessimistic_end_is_not_better_than_the_machine_itself(make_job, key, usual, more) -> None:
+    """A machine that is slowed down more than what the pessimistic end assumes of usual ones keeps its own."""
+    ends = [
+        interval(make_job({"z": 8}, per_rank=2, overrides=(f"machine.variation.{key}={value}",))).high
+        for value in (usual, more)
+    ]
+    assert ends[0] < ends[1]

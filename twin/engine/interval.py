@@ -53,9 +53,11 @@ def interval(job: Job) -> Interval:
     high = simulate(
         _varied(
             job,
-            compute_slowdown=MAX_COMPUTE_SLOWDOWN,
+            compute_slowdown=max(MAX_COMPUTE_SLOWDOWN, variation.compute_slowdown),
             collective_slowdown=max(MIN_PESSIMISTIC, COLLECTIVE_SLOWDOWN_FACTOR * variation.collective_slowdown),
-            device_speed_spread=min(0.5, SPREAD_FACTOR * variation.device_speed_spread),
+            device_speed_spread=max(
+                variation.device_speed_spread, min(0.5, SPREAD_FACTOR * variation.device_speed_spread)
+            ),
         ),
         scales=_scales(+1),
     )
