@@ -197,6 +197,23 @@ def test_memory_lies_where_it_is_said_to() -> None:
     assert not device.tiers
 
 
+def test_blocks_that_are_swapped_whole_are_on_the_device_a_few_at_a_time() -> None:
+    """Of eight blocks every fourth: of four at once one has all instead of its input. Of all: none is recomputed."""
+    model = MODEL | {"layers": 8}
+    kept, beyond = [], []
+    for recompute, share in ((True, 0.0), (True, 0.25), (True, 1.0), (False, 0.0)):
+        job = described({"activations": "host", "swap_share": share}, model=model, recompute=recompute)
+        use = memory_use(job)
+        kept.append(use.by_category["activations"])
+        beyond.append(use.tiers["host"].by_category["activations"])
+    inputs = 2 * 256 * 512
+    assert beyond[0] == 7 * inputs  # the last block's is wanted at once
+    whole = beyond[3] / 7
+    assert beyond[1] == pytest.approx(6 * inputs + whole)
+    assert kept[1] - kept[0] == pytest.approx(whole - inputs)
+    assert (kept[2], beyond[2]) == (kept[3], beyond[3])
+
+
 def test_what_does_not_fit_says_which_tier_is_full() -> None:
     job = described({"optimizer": {}}, overrides=("machine.host.memory=10 MB",))
     use = memory_use(job)

@@ -109,8 +109,12 @@ class Held:
         return updated_on_device(optimizer.stride, held_size(optimizer), self.spans)
 
     def _activations(self, used: float) -> float:
-        """Return what stays of activations, of which as many as are the least would be kept of all blocks."""
+        """Return what stays of activations, of which as many as are the least would be kept of all blocks.
+
+        Neighbours are there at once: of what is swapped whole in between there are few.
+        """
         if not self.kept_bytes:
             return used
-        usual, largest = min(self.kept_bytes), max(self.kept_bytes)
-        return used - usual * len(self.kept_bytes) + largest * min(len(self.kept_bytes), 1 + BUFFERS)
+        kept, at_once = self.kept_bytes, 1 + BUFFERS
+        most = max(sum(kept[first : first + at_once]) for first in range(max(1, len(kept) - at_once + 1)))
+        return used - min(kept) * len(kept) + most

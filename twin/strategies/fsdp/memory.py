@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from twin.description.offload import Tier
 from twin.strategies.beyond import Held
+from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.memory import activation_bytes
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.step import Step
@@ -29,7 +30,7 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
         "weights": float((FP32_BYTES if fsdp else e) * weights),
         "gradients": float(wide * gradients + (unreduced * total if whole else 0)),
         "optimizer": float((MOMENTS_BYTES + master) * own),
-        "activations": activation_bytes(step.inner, step.shapes),
+        "activations": activation_bytes(_computed(step), step.shapes),
         "gathered weights": _gathered(step),
         "buffers": _buffers(step),
     }
@@ -48,6 +49,11 @@ def tiers(job: FsdpJob) -> dict[Tier, dict[str, float]]:
     rounds = deepspeed or (job.concrete_grid.weights == 1 and job.element_bytes < FP32_BYTES)
     states = MOMENTS_BYTES + (FP32_BYTES if rounds else 0)
     return _held(Step(job)).tiers(job.offload, states_bytes=states, gradients_stay=not deepspeed)
+
+
+def _computed(step: Step) -> FourDJob:
+    """Return what a rank computes; nothing of it again, where all blocks are swapped whole."""
+    return step.inner.model_copy(update={"recompute": any(map(step.recomputed, step.layers))})
 
 
 def _held(step: Step) -> Held:
