@@ -74,13 +74,20 @@ def test_device_has_room_for_the_sub_groups_that_pass_through_it_and_no_more(str
 
 @pytest.mark.parametrize(("stride", "size"), [(1, 10**9), (2, 10**9), (2, 10**6), (3, 2**20), (5, 10**6)])
 @pytest.mark.parametrize("strategy", ["four_d", "fsdp"])
-def test_so_it_does_where_gradients_stay(strategy: str, stride: int, size: int) -> None:
-    """Matrices, which decay, and vectors are cut apart: of one sub-group each stride 2 updates the vectors alone."""
+@pytest.mark.parametrize(("precision", "states_bytes"), [("bf16", 12), ("fp32", 8)])
+def test_so_it_does_where_gradients_stay(
+    strategy: str, precision: str, states_bytes: int, stride: int, size: int
+) -> None:
+    """Matrices, which decay, and vectors are cut apart: of one sub-group each stride 2 updates the vectors alone.
+
+    In fp32 there is no master weight beside the one that layers compute with: the moments alone pass.
+    """
     raw = {
         "model": MODEL | {"biases": True},
         "machine": "polaris",
         "ranks": 1,
         "strategy": strategy,
+        "precision": precision,
         "batch": {"sequences": 1, "micro_sequences": 1},
         "offload": {"optimizer": {"sub_group_elements": size, "stride": stride}},
     }
@@ -89,7 +96,8 @@ def test_so_it_does_where_gradients_stay(strategy: str, stride: int, size: int) 
     vectors = job.model.layers * (4 * hidden + 3 * hidden + hidden + 4 * hidden + hidden) + 2 * hidden
     spans = [(0, own - vectors), (own - vectors, own)]
     groups = [g.elements for g in held_groups(job.offload.optimizer, spans) if g.on_device]
-    assert memory_use(job).by_category["passing states"] == STATES_BYTES * min(sum(groups), 3 * max(groups))
+    assert memory_use(job).by_category["passing states"] == states_bytes * min(sum(groups), 3 * max(groups))
+    assert moved(job)["to_device"] == states_bytes * sum(groups)
 
 
 def test_micro_steps_send_sums_and_only_the_last_widens_them() -> None:

@@ -9,7 +9,7 @@ from twin.description.offload import Offload, OptimizerOffload, Tier
 from twin.strategies.fetch import AHEAD
 from twin.strategies.held import held_size
 from twin.strategies.offload import STATES_BYTES, offloaded
-from twin.strategies.sizes import FP32_BYTES
+from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES
 from twin.strategies.sub_groups import updated_on_device
 
 BUFFERS = 2 + AHEAD
@@ -80,9 +80,17 @@ class Held:
             found["host"][f"{name}, passing"] = min(size, BUFFERS * passing)
 
     def on_device(
-        self, offload: Offload, used: Mapping[str, float], *, gradients_stay: bool = False
+        self,
+        offload: Offload,
+        used: Mapping[str, float],
+        *,
+        states_bytes: int = STATES_BYTES,
+        gradients_stay: bool = False,
     ) -> dict[str, float]:
-        """Return what stays on the device of what would be there without offload, by category."""
+        """Return what stays on the device of what would be there without offload, by category; the rest as in `tiers`.
+
+        Weights of which no rounded copy is kept pass through it with their states, where they lie beyond it too.
+        """
         left = dict(used)
         if (optimizer := offload.optimizer) is not None:
             count = offloaded(optimizer, self.own)
@@ -94,7 +102,9 @@ class Held:
                 device, largest = self._updated_on_device(optimizer, count)
                 if not gradients_stay:
                     left["gradients"] += FP32_BYTES * device
-                left["passing states"] = float(STATES_BYTES * min(device, BUFFERS * largest))
+                with_weights = offload.parameters is not None and states_bytes == MOMENTS_BYTES
+                passing = states_bytes + FP32_BYTES * with_weights
+                left["passing states"] = float(passing * min(device, BUFFERS * largest))
         if offload.parameters is not None:
             here = min(self._away, BUFFERS * self.unit) if self.here is None else self.here
             left["weights"] = float(self.element_bytes * (self.weights - self._away + here))

@@ -38,7 +38,10 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
         "gathered weights": gathered_bytes(job, shapes),
         "buffers": _buffers(job, shapes, own),
     }
-    return used if job.offload is None else _held(job, shapes, own).on_device(job.offload, used, gradients_stay=True)
+    if job.offload is None:
+        return used
+    states = optimizer_bytes(e)
+    return _held(job, shapes, own).on_device(job.offload, used, states_bytes=states, gradients_stay=True)
 
 
 def tiers(job: FourDJob) -> dict[Tier, dict[str, float]]:

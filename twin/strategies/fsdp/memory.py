@@ -38,17 +38,22 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
         used["second copy"] = float(e * part(total, job.secondary))
     if job.offload is None:
         return used
-    return _held(step).on_device(job.offload, used, gradients_stay=job.flavour != "deepspeed")
+    stay = job.flavour != "deepspeed"
+    return _held(step).on_device(job.offload, used, states_bytes=_states_bytes(job), gradients_stay=stay)
 
 
 def tiers(job: FsdpJob) -> dict[Tier, dict[str, float]]:
     """Count the bytes of a rank beyond its device."""
     if job.offload is None:
         return {}
-    deepspeed = job.flavour == "deepspeed"
-    rounds = deepspeed or (job.concrete_grid.weights == 1 and job.element_bytes < FP32_BYTES)
-    states = MOMENTS_BYTES + (FP32_BYTES if rounds else 0)
-    return _held(Step(job)).tiers(job.offload, states_bytes=states, gradients_stay=not deepspeed)
+    stay = job.flavour != "deepspeed"
+    return _held(Step(job)).tiers(job.offload, states_bytes=_states_bytes(job), gradients_stay=stay)
+
+
+def _states_bytes(job: FsdpJob) -> int:
+    """Bytes of an element's states that may lie beyond the device: moments, and master weights that are rounded."""
+    rounds = job.flavour == "deepspeed" or (job.concrete_grid.weights == 1 and job.element_bytes < FP32_BYTES)
+    return MOMENTS_BYTES + (FP32_BYTES if rounds else 0)
 
 
 def _computed(step: Step) -> FourDJob:
