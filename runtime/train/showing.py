@@ -26,6 +26,8 @@ from runtime.train.state import State
 from twin.description.job import Job
 from twin.description.problems import fail
 
+MILLION = 10**6
+
 
 def say_start(
     display: Display,
@@ -40,7 +42,8 @@ def say_start(
     """Say what is trained, on what, and from where it goes on."""
     where = place_name(device, process.ranks)
     if state.step == 0:
-        size = f"{job.model.parameters / 1e6:,.1f} M parameters"
+        count = job.model.parameters
+        size = f"{count / 1e6:,.1f} M parameters" if count >= MILLION else f"{count:,} parameters"
         if job.lora is not None:
             size = f"{job.lora.parameters(job.model):,} parameters of adapters beside {size}"
         display.say(

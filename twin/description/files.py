@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from twin.description.problems import fail
@@ -24,7 +24,8 @@ def replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise fail(str(path), f"cannot be written: {error.strerror or error}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # it is gone if all went well, and was never there where its directory is none
+            temporary.unlink()
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
