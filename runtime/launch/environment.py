@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +13,8 @@ from twin.description.problems import fail
 Launcher = Literal["torchrun", "srun", "fourfold", "alone"]
 STORE_SOCKET = "FOURFOLD_STORE_SOCKET"
 """Environment: file descriptor of the socket that rank 0's store listens on."""
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Environment: network interfaces, separated by commas, that gloo's messages take."""
 ATTEMPT = "FOURFOLD_ATTEMPT"
 """Environment: how often `fourfold train --ranks`, or the script of a SLURM job, has started the ranks before."""
 MAX_PORT = 65_535
@@ -61,19 +64,20 @@ class Process:
 def from_environment(environment: Mapping[str, str]) -> Process:
     """Read what the launcher left in the environment; raises DescriptionError if it is broken."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
-        socket = environment.get(STORE_SOCKET)
+        listening = environment.get(STORE_SOCKET)
         rank, ranks = _place(environment, "RANK", "WORLD_SIZE")
+        check_interface(environment)
         return Process(
             rank=rank,
             ranks=ranks,
             local_rank=_number(environment, "LOCAL_RANK", "0"),
             local_ranks=_number(environment, "LOCAL_WORLD_SIZE", "1", least=1),
-            launcher="fourfold" if socket is not None or "FOURFOLD_RANKS" in environment else "torchrun",
+            launcher="fourfold" if listening is not None or "FOURFOLD_RANKS" in environment else "torchrun",
             address=environment.get("MASTER_ADDR", "127.0.0.1"),
             port=_number(environment, "MASTER_PORT", most=MAX_PORT),
             attempt=_number(environment, ATTEMPT if ATTEMPT in environment else "TORCHELASTIC_RESTART_COUNT", "0"),
             agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
-            socket=None if socket is None else int(socket),
+            socket=None if listening is None else int(listening),
             launch=_torchrun_job(environment),
         )
     if "SLURM_STEP_ID" in environment and "SLURM_PROCID" in environment:
@@ -85,6 +89,7 @@ def from_environment(environment: Mapping[str, str]) -> Process:
         if _number(environment, counted) == 1:
             return Process(attempt=attempt)
         rank, ranks = _place(environment, "SLURM_PROCID", counted)
+        check_interface(environment)
         low, high = SLURM_PORTS
         by_job = low + _number(environment, "SLURM_JOB_ID", "0") % (high - low)
         return Process(
@@ -100,6 +105,13 @@ def from_environment(environment: Mapping[str, str]) -> Process:
             cores=_number(environment, "SLURM_CPUS_PER_TASK", "0") or None,
         )
     return Process()
+
+
+def check_interface(environment: Mapping[str, str]) -> None:
+    """Refuse an interface that gloo is to use and this host has not; raises DescriptionError."""
+    given, known = environment.get(GLOO_INTERFACE, ""), [name for _, name in socket.if_nameindex()]
+    if any(name and name not in known for name in given.split(",")):
+        raise fail(GLOO_INTERFACE, f"is no network interface of this host; choose from {', '.join(known)}", given)
 
 
 def refuse_ranks(process: Process, ranks: int | None) -> None:

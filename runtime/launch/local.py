@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from runtime.launch.environment import ATTEMPT, STORE_SOCKET
+from runtime.launch.environment import ATTEMPT, GLOO_INTERFACE, STORE_SOCKET, check_interface
 from runtime.launch.heap import heap_environment
 from runtime.launch.signals import HEARD, SAME_SECONDS
 
@@ -90,6 +90,7 @@ def run_ranks(
     no restart left. With `forward`, SIGTERM and SIGUSR1 go to the ranks, which then end by themselves;
     else SIGTERM ends all at once.
     """
+    check_interface(os.environ)
     forwarding = Forwarding()
     leaving: dict[signal.Signals, Callable[[int, object], None]] = {signal.SIGHUP: _leave, signal.SIGTERM: _leave}
     if forward:
@@ -158,7 +159,7 @@ def _start(
         PARENT: str(os.getpid()),
         ATTEMPT: str(attempt),
         # gloo listens where the host's name points otherwise, which need not be this host alone
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo"),
+        GLOO_INTERFACE: os.environ.get(GLOO_INTERFACE, "lo"),
     }
     passed = []
     if rank == 0:

@@ -91,6 +91,14 @@ def test_a_host_without_processes_is_named():
         from_environment({**TORCHRUN, "LOCAL_WORLD_SIZE": "0"})
 
 
+@pytest.mark.parametrize("launched", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+def test_an_interface_that_the_host_has_not_is_named(launched):
+    assert from_environment({**launched, "GLOO_SOCKET_IFNAME": "lo"}).ranks > 1
+    with pytest.raises(DescriptionError, match=r"GLOO_SOCKET_IFNAME = 'lo,hsn9': is no network interface.* lo"):
+        from_environment({**launched, "GLOO_SOCKET_IFNAME": "lo,hsn9"})
+    assert from_environment({"GLOO_SOCKET_IFNAME": "hsn9"}) == Process()  # nobody to talk to
+
+
 def torchrun(job: Path, out: Path, *options: str) -> list[str]:
     program = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     return [*program, *options, "-m", "twin", "train", str(job), "--out", str(out)]
