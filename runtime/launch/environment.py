@@ -110,7 +110,8 @@ def from_environment(environment: Mapping[str, str]) -> Process:
 def check_interface(environment: Mapping[str, str]) -> None:
     """Refuse an interface that gloo is to use and this host has not; raises DescriptionError."""
     given, known = environment.get(GLOO_INTERFACE, ""), [name for _, name in socket.if_nameindex()]
-    if any(name and name not in known for name in given.split(",")):
+    named = (name.partition(":")[0] for name in given.split(","))  # behind a colon stands the label of an address
+    if any(name and name not in known for name in named):
         raise fail(GLOO_INTERFACE, f"is no network interface of this host; choose from {', '.join(known)}", given)
 
 

@@ -8,6 +8,7 @@ would fare no better.
 from __future__ import annotations
 
 import os
+import select
 import sys
 import traceback
 from collections.abc import Callable
@@ -51,10 +52,8 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
         code, text, shared = over, str(error), True
     except TakenOverError as error:
         code, text = over, str(error)
-    except BrokenPipeError:
-        pass  # the reader has gone; say nothing
     except (CollectiveError, OSError) as error:
-        code, text = 1, str(error)
+        code, text = (0, "") if isinstance(error, BrokenPipeError) and _reader_has_gone() else (1, str(error))
     except KeyboardInterrupt:
         code, text, shared = 130, "interrupted", True
     except Exception:  # a defect of ours: show it, and leave so that the others notice
@@ -76,3 +75,13 @@ def _say_last(text: str) -> None:
             stream.flush()
         except OSError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _reader_has_gone() -> bool:
+    """Say whether nobody reads what is printed any more; a pipe to a process of our own may break too."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout, select.POLLOUT)
+    except (OSError, ValueError):  # it is no file
+        return False
+    return any(event & select.POLLERR for _, event in poll.poll(0))

@@ -126,19 +126,32 @@ def test_who_starts_again_is_told_that_there_is_no_use(monkeypatch, error, told)
         assert ended.value.exit_code == code
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "said"), [(BrokenPipeError(), 0, ""), (OSError(28, "No space"), 1, "No space")]
-)
-def test_output_that_nobody_can_take_is_no_defect(capsys, error, code, said):
+@pytest.mark.parametrize(("gone", "code"), [(True, 0), (False, 1)], ids=["the reader", "another"])
+def test_a_reader_that_has_gone_is_no_failure(capsys, monkeypatch, gone, code):
+    """But who reads from a process of ours is."""
+
     def work() -> None:
-        raise error
+        raise BrokenPipeError(32, "Broken pipe")
+
+    reading, writing = os.pipe()
+    with os.fdopen(reading), os.fdopen(writing, "w") as out:
+        if gone:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), reading)
+        monkeypatch.setattr(sys, "stdout", out)
+        with pytest.raises(typer.Exit) as ended:
+            run_as_rank(Process(), work)
+    assert ended.value.exit_code == code
+    assert ("Broken pipe" in capsys.readouterr().err) != gone
+
+
+def test_a_full_disk_is_no_defect(capsys):
+    def work() -> None:
+        raise OSError(28, "No space left on device")
 
     with pytest.raises(typer.Exit) as ended:
         run_as_rank(Process(), work)
-    assert ended.value.exit_code == code
-    told = capsys.readouterr().err
-    assert "Traceback" not in told
-    assert (said in told) if said else not told
+    assert ended.value.exit_code == 1
+    assert capsys.readouterr().err == "fourfold: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.process
