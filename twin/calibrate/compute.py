@@ -15,7 +15,7 @@ import numpy as np
 from twin.calibrate.solve import Array, Fitted, Quality, fit, line
 from twin.cost.gemm import gemm_seconds
 from twin.cost.kernels import kernel_seconds, kind_of_work
-from twin.description.device import Device
+from twin.description.device import ColdHost, Device
 from twin.description.parameter import Parameter
 from twin.schedule.kernels import Attention, Gemm
 
@@ -207,31 +207,31 @@ def host_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
 
     There it depends on what the ops leave of the host's own in the caches: `ColdHost`.
     """
-    steps: dict[tuple[Any, ...], list[Row]] = {}
-    for row in in_company(data["kernels"]):
-        steps.setdefault((row["hidden"], row["tokens"], *row["grid"].values()), []).append(row)
-    heard = [rows for rows in steps.values() if any(row["name"] == BETWEEN for row in rows)]
-    if not heard:
-        return {
-            "host_seconds": _median(
-                [
-                    max(0.0, row["seconds"] - row["seconds_inside_ops"]) / row["ops"]
-                    for row in data["host"]
-                    if not row["collectives"]
-                ]
-            )
-        }
-    measured = np.array([float(row["seconds"]) for rows in heard for row in rows if row["name"] == BETWEEN])
-    ops = [[row for row in rows if row["name"] != BETWEEN] for rows in heard]
-    moved = [np.array([float(row["bytes"]) for row in rows]) for rows in ops]
-    times = [np.array([float(row["repeats"]) for row in rows]) for rows in ops]
+    if not (heard := _between_ops(data)):
+        tiny = [row for row in data["host"] if not row["collectives"]]
+        return {"host_seconds": _median([max(0.0, r["seconds"] - r["seconds_inside_ops"]) / r["ops"] for r in tiny])}
 
     def model(constants: Mapping[str, float]) -> Array:
-        most, half = constants["most_seconds"], constants["half_bytes"]
-        cold = [np.average(most * of / (of + half), weights=often) for of, often in zip(moved, times, strict=True)]
-        return constants["host_seconds"] + np.array(cold)
+        made = {name: Parameter(constants[name], "calibrated", "fit") for name in ColdHost.model_fields}
+        cold = ColdHost.model_validate(made)
+        more = [np.average([cold.behind(bytes_) for bytes_ in moved], weights=often) for _, moved, often in heard]
+        return constants["host_seconds"] + np.array(more)
 
-    found, _ = fit(model, measured, HOST_START, bounds=HOST_BOUNDS)
+    found, _ = fit(model, np.array([seconds for seconds, _, _ in heard]), HOST_START, bounds=HOST_BOUNDS)
+    return found
+
+
+def _between_ops(data: Mapping[str, Any]) -> list[tuple[float, list[float], list[float]]]:
+    """Of each model whose ops were timed: seconds from op to op; of its kinds of ops bytes, and how often they came."""
+    models: dict[tuple[Any, ...], list[Row]] = {}
+    for row in in_company(data["kernels"]):
+        models.setdefault((row["hidden"], row["tokens"], *row["grid"].values()), []).append(row)
+    found = []
+    for rows in models.values():
+        ops = [row for row in rows if row["name"] != BETWEEN]
+        for between in (row for row in rows if row["name"] == BETWEEN):
+            seconds = max(float(between["seconds"]), HOST_BOUNDS["host_seconds"][0])
+            found.append((seconds, [float(op["bytes"]) for op in ops], [float(op["repeats"]) for op in ops]))
     return found
 
 

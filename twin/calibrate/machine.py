@@ -133,9 +133,12 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
         raw["gemm"]["sustained_share"] = write.measured(1.0, "", fastest)
     host = compute.host_seconds(data)
-    raw["host"] = write.calibrated(host.pop("host_seconds"), "_seconds")
-    if host:
-        raw["cold_host"] = {key: write.calibrated(host[name], suffix) for name in host for key, suffix in [_key(name)]}
+    raw["host"] = write.calibrated(host["host_seconds"], "_seconds")
+    if "most_seconds" in host:
+        raw["cold_host"] = {
+            "most": write.calibrated(host["most_seconds"], "_seconds"),
+            "half": write.calibrated(host["half_bytes"], "_bytes"),
+        }
     issue = {name: write.calibrated(found, "_seconds") for name, found in compute.issue_seconds(data).items()}
     if issue:
         raw["collective_host"], raw["issue"] = issue.pop(compute.OWN), issue
