@@ -49,6 +49,8 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "fsdp": ("validate", "--measurements", "iteration-times-mpt-fsdp.csv", "--json"),
     "published": ("validate", "--measurements", "published-training.yaml", "--json"),
     "collectives": ("validate", "--measurements", "collectives-more.csv", "--json"),
+    "unseen-fsdp": ("validate", "--measurements", "examples/measured/mpt-fsdp.csv", "--json"),
+    "unseen-runs": ("validate", "--measurements", "examples/measured/training-runs.yaml", "--json"),
     "systems": ("study", "examples/studies/systems.yaml", "--out", "systems", "--json"),
     "data-reduction": ("study", "examples/studies/data-reduction.yaml", "--out", "data-reduction", "--json"),
     "memorize": ("memorize", "examples/memorize/laptop.yaml", "--out", "laptop", "--json"),
@@ -238,6 +240,9 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "iterations": ("iterations", iterations),
     "fsdp": ("fsdp", iterations),
     "published": ("published", iterations),
+    "unseen-fsdp": ("unseen-fsdp", iterations),
+    "unseen-fsdp-left-out": ("unseen-fsdp", left_out),
+    "unseen-runs": ("unseen-runs", iterations),
     "left-out": ("published", left_out),
     "pieces": ("published", pieces),
     "published-rows": ("published", lambda a: str(len(a["rows"]))),
@@ -290,7 +295,7 @@ class Answers:
         if name not in self.known:
             return None
         for number, word in enumerate(words):
-            if words[number - 1] == "--measurements":
+            if words[number - 1] == "--measurements" and not (ROOT / word).exists():
                 if self.data is None or not (self.data / word).exists():
                     print(f"{word}: give --data DIR to have its figures made again", file=sys.stderr)
                     return None

@@ -2,6 +2,7 @@
 
 import csv
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,42 @@ def test_shapes_left_out_are_predicted_as_well() -> None:
     pytest.importorskip("scipy")
     line = next(x for x in report(DEVICES["mi210"], read_rows(TABLE, "mi210")) if "third" in x)
     assert float(line.split("median ")[1].split(" %")[0]) < 10
+
+
+@given(devices, gemms)
+def test_wider_results_are_never_quicker(device: Device, gemm: Gemm) -> None:
+    wide = replace(gemm, result_bytes=2 * gemm.element_bytes)
+    assert gemm_seconds(device, wide) >= gemm_seconds(device, gemm) * (1 - 1e-12)
+
+
+def test_each_tile_writes_its_results_in_their_own_width() -> None:
+    """A tile of 128 by 256 on each of 132 units, k of 64: in fp32 a tile has twice as many bytes to write as in bf16.
+
+    Memory is taken away, so that a tile's own time is all there is.
+    """
+    device = DEVICES["h100-sxm"].model_copy(update={"memory_bandwidth_bytes_per_second": Parameter(1e18)})
+    model = device.gemm.model_copy(update={"tiles": ((128, 256),), "splits": (1,)})
+    device = device.model_copy(update={"gemm": model})
+    narrow = Gemm(128 * 12, 256 * 11, 64)
+    writing = 128 * 256 * 2 / (device.peak_flops_per_second / model.units * model.write_bytes_per_flop)
+    grown = gemm_seconds(device, replace(narrow, result_bytes=4)) - gemm_seconds(device, narrow)
+    assert grown == pytest.approx(writing)
+
+
+@pytest.mark.skipif(not FILLED.exists(), reason="../shared/data/gemm-filled.csv is not here")
+def test_large_products_of_eight_bits() -> None:
+    """DeepGEMM's and ml-engineering's rows on Hopper with long sums, to which nothing is fitted."""
+    with FILLED.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["device"] in {"h800", "h100-sxm"} and "fp8" in row["dtype"]]
+    sizes = [tuple(int(row[size]) for size in "mnk") for row in rows]
+    large = [
+        (float(row["microseconds"]), Gemm(m, n, k, element_bytes=1, result_bytes=2))
+        for row, (m, n, k) in zip(rows, sizes, strict=True)
+        if k >= 4096 and 2 * m * n * k >= LARGE_FLOPS and m >= 1024
+    ]
+    assert len(large) >= 3
+    for microseconds, gemm in large:
+        assert gemm_seconds(DEVICES["h100-sxm"], gemm) * 1e6 == pytest.approx(microseconds, rel=0.15)
 
 
 @given(devices, st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=5))

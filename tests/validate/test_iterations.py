@@ -25,6 +25,7 @@ from twin.validate.groups import IterationGroup
 from twin.validate.measurements import validate_file
 from twin.validate.mpt import COLUMNS, mpt_job
 
+MEASURED = Path(__file__).parents[2] / "examples" / "measured"
 TABLE = Path(__file__).parents[3] / "shared" / "data" / "iteration-times-mpt-fsdp.csv"
 
 SEVEN_B = {
@@ -102,6 +103,38 @@ def test_the_a100_section_has_1600_gigabits_a_node():
     assert len(machine.nic.devices) * machine.nic.bandwidth_bytes_per_second == 1600e9 / 8
     assert machine.device.name == "a100-sxm4-80gb"
     assert load_job(mpt_job(SEVEN_B | {"device": "a100_80gb"})).attention == "triton"
+
+
+def test_the_section_of_40_gigabytes_has_the_same_nodes():
+    other, mine = (load_job(mpt_job(SEVEN_B | {"device": f"a100_{size}gb"})).machine for size in (80, 40))
+    assert mine.device.name == "a100-sxm4-40gb"
+    assert (mine.nic, mine.fabric, mine.devices_per_node) == (other.nic, other.fabric, other.devices_per_node)
+
+
+def test_what_no_device_can_do_is_no_measurement(tmp_path):
+    """Two rows of llm-foundry's torch2.csv print an MFU of 195 and 199 %: as many sequences, four times as long."""
+    possible = 8 * 312e12 / (6 * 6.66e9 * 2048 * 48)  # steps a second, of 6 FLOPs a parameter and token
+    row = SEVEN_B | {"device": "a100_80gb"}
+    rows = [row | {"step_milliseconds": 1e3 / possible * longer} for longer in (0.5, 2.0)]
+    got = validate_file(table(tmp_path, rows))
+    assert got.skipped == {"measured faster than the devices' peak: an impossible row": 1}
+    assert len(got.rows) == 1
+
+
+@pytest.mark.full
+def test_rows_that_were_never_looked_at_are_predicted():
+    """A hundred rows of A100 with 40 GB and others of the two with 80, to which nothing was set."""
+    got = validate_file(MEASURED / "mpt-fsdp.csv")
+    assert got.skipped == {
+        "measured faster than the devices' peak: an impossible row": 4,
+        "precision 'amp_fp8 DEFAULT'": 10,
+    }
+    groups = {group.name: group for group in got.groups if isinstance(group, IterationGroup)}
+    assert {name: group.count for name, group in groups.items()} == {"A100-40GB": 100, "A100-80GB": 45, "H100": 22}
+    for group in groups.values():
+        assert group.mean < min(0.1, group.constant_mfu_mean)
+        assert abs(group.bias) < 0.06
+        assert group.inside >= 0.8
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def _menu(tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> tuple[
 def _menu_seconds(device: Device, products: _Products) -> Array:
     """Return the seconds with each entry of the menu, along the last axis."""
     model = device.gemm
-    m, n, k, batch, element_bytes, _, _ = products
+    m, n, k, batch, element_bytes, _, result_ratio = products
     rows, columns, parts = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     wide = _rate_of(model, element_bytes)
@@ -95,7 +95,7 @@ def _menu_seconds(device: Device, products: _Products) -> Array:
 
     arithmetic = 2 * rows * columns * depth / (unit_peak * model.main_loop_share * wide)
     supply = (rows + columns) * depth * (element_bytes / (unit_peak * model.feed_bytes_per_flop))
-    writing = rows * columns * (element_bytes / (unit_peak * model.write_bytes_per_flop))
+    writing = rows * columns * (element_bytes * result_ratio / (unit_peak * model.write_bytes_per_flop))
     tile = _joined(arithmetic, supply, _OVERLAP_IN_TILE) + writing + model.tile_seconds
     busy = _waves(model, down * across * parts * batch) * tile
 

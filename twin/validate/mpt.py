@@ -13,10 +13,10 @@ same for all of them:
 * No dropout, no fused bias and dropout, no choice among a product's operand modes.
 * Weights are gathered in the compute precision. In which type gradients are summed depends on the release of github
   mosaicml/composer: its mode DEFAULT was documented to sum in fp32 from March 2023 (pull request 2047), but did so
-  only from October 2023 on (2628). The A100 rows (torch 1.13.1) and the first table of H100 (August 2023) are older;
-  the later one, of large scale, has no date and is taken to be newer. PURE sums in the compute precision, and so is a
-  row read that has no mode.
-* A100: the section with 1600 Gbit/s between nodes of eight, which is `dgx-a100`; H100: `dgx-h100`.
+  only from October 2023 on (2628). The README's rows of A100 with 80 GB and of H100 ran in an image of 27 August 2023
+  (PyTorch 2.1 nightly: the column `Image` of h100new.csv beside it), before that; the later table, of large scale, has
+  no date and is taken to be newer. PURE sums in the compute precision, and so is a row read that has no mode.
+* A100: the sections with 1600 Gbit/s between nodes of eight, which is `dgx-a100`; H100: `dgx-h100`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,11 @@ COLUMNS = (
     "precision",
     "step_milliseconds",
 )
-DEVICES = {"a100_80gb": ("A100-80GB", "dgx-a100", "triton"), "h100_80gb": ("H100", "dgx-h100", "flash1")}
+DEVICES: Mapping[str, tuple[str, str | dict[str, Any], str]] = {
+    "a100_80gb": ("A100-80GB", "dgx-a100", "triton"),
+    "a100_40gb": ("A100-40GB", {"extends": "dgx-a100", "device": "a100-sxm4-40gb"}, "triton"),
+    "h100_80gb": ("H100", "dgx-h100", "flash1"),
+}
 """Device of a row → group, machine, attention kernel."""
 PRECISIONS = {"amp_bf16": "bf16", "bf16": "bf16", "amp_fp16": "fp16", "fp16": "fp16"}
 

@@ -17,6 +17,9 @@ BEFORE_FLASH2 = ("commit 285068c8",)
 """Releases of Megatron-LM in sources, taken to be of before FlashAttention 2: MegaScale's paper counts that among what
 it adds to this one (section 3.3), and Megatron-LM had the first (github, pull request 267, of December 2022)."""
 
+CUDNN_MACHINES = {"dgx_h100", "eos_dgx_h100", "dgx-h100", "eos", "hgx-h200", "dgx-b200", "gb200-nvl72"}
+"""Machines, by the names of sources and by our own, on which Transformer Engine prefers cuDNN's attention."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -80,7 +83,7 @@ class Run:
 
     @property
     def attention(self) -> str:
-        """The kernel: NVIDIA's own programs take cuDNN's on Hopper.
+        """The kernel: NVIDIA's own programs take cuDNN's on Hopper and newer.
 
         Transformer Engine prefers it there (github NVIDIA/NeMo, pull request 9188, of after release 24.03; until then
         the same page named FlashAttention 2 alone).
@@ -92,8 +95,8 @@ class Run:
         if any(release in str(self.row["source"]) for release in BEFORE_FLASH2):
             return "flash1"
         nvidia = ("nemo", "dgxc", "megatron-bridge", "megatron-lm repository")
-        hopper = self.row.get("machine") in {"dgx_h100", "eos_dgx_h100"}
-        return "cudnn" if hopper and any(name in self.says("source") for name in nvidia) else "flash"
+        newer = self.row.get("machine") in CUDNN_MACHINES
+        return "cudnn" if newer and any(name in self.says("source") for name in nvidia) else "flash"
 
     @property
     def is_megascale(self) -> bool:
