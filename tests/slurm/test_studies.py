@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ import yaml
 from tests.slurm.cluster import Cluster
 from tests.studies.studies_files import TINY, write_study
 
-pytest.importorskip("distributed", reason="Dask is an extra")
-pytest.importorskip("dask_jobqueue", reason="Dask is an extra")
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not (find_spec("distributed") and find_spec("dask_jobqueue")), reason="Dask is an extra"),
+]
 
 JOBS = {
     "cores": 1,

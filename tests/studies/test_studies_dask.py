@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -21,11 +22,11 @@ from twin.cli import main
 from twin.description.problems import DescriptionError
 from twin.studies.run import Where, run_study
 
-pytest.importorskip("distributed", reason="Dask is an extra")
 ROOT = Path(twin.__file__).parents[1]
 # Dask leaves sockets and event loops to the garbage collector
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.skipif(find_spec("distributed") is None, reason="Dask is an extra"),
     pytest.mark.filterwarnings(
         "default::ResourceWarning", "default::DeprecationWarning", "default::pytest.PytestUnraisableExceptionWarning"
     ),

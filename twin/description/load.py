@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,15 +39,24 @@ def names(folder: str = "") -> list[str]:
 
 def load_machine(name: str | Path) -> Machine:
     """Read a machine by name, or from a path (which contains `/` or ends in `.yaml`)."""
-    raw = _machine_mapping(str(name), "machine", ())
-    return validate(Machine, raw, str(name))
+    if not _is_path(str(name)):
+        return _packaged_machine(str(name))
+    return validate(Machine, _machine_mapping(str(name), "machine", ()), str(name))
 
 
+@lru_cache(maxsize=64)
+def _packaged_machine(name: str) -> Machine:
+    """Read a machine that comes with Fourfold, once: it is frozen, so all jobs that name it share it."""
+    return validate(Machine, _machine_mapping(name, "machine", ()), name)
+
+
+@lru_cache(maxsize=64)
 def load_device(name: str) -> Device:
     """Read a device of `topologies/devices` by name."""
     return validate(Device, _packaged(name, "devices", "device"), name)
 
 
+@lru_cache(maxsize=64)
 def load_library(name: str) -> Library:
     """Read a collective library of `topologies/libraries` by name."""
     return validate(Library, _packaged(name, "libraries", "library"), name)
@@ -73,7 +81,9 @@ def resolve_names(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         problems += _told_with_file(error)
     machine = raw.get("machine")
     try:
-        if isinstance(machine, str):
+        if isinstance(machine, str) and not _is_path(machine):
+            resolved["machine"] = _packaged_machine(machine)
+        elif isinstance(machine, str):
             resolved["machine"] = _machine_mapping(machine, "machine", (), folder)
         elif isinstance(machine, dict):
             resolved["machine"] = _extend(machine, "machine", (), folder)
@@ -114,23 +124,28 @@ def _named_model(name: Any, path: str, sequence: int | None, folder: Path) -> Mo
 def _packaged(name: str, folder: str, path: str) -> dict[str, Any]:
     if name not in names(folder):
         raise fail(path, did_you_mean(name, names(folder)), name)
-    return deepcopy(_read_packaged(ROOT / folder / f"{name}.yaml"))
+    return _read_packaged(ROOT / folder / f"{name}.yaml")
 
 
 @lru_cache(maxsize=64)
 def _read_packaged(path: Path) -> dict[str, Any]:
-    """Read a file that comes with Fourfold; a study of thousands of jobs reads it once."""
+    """Read a file that comes with Fourfold; a study of thousands of jobs reads it once, and none of them changes it."""
     return read_packaged_yaml(path)
 
 
 def _machine_mapping(name: str, path: str, seen: tuple[str, ...], folder: Path = Path()) -> dict[str, Any]:
     if name in seen:
         raise fail(path, f"extends itself: {' → '.join([*seen, name])}")
-    if "/" in name or name.endswith((".yaml", ".yml")):
+    if _is_path(name):
         candidate = Path(name) if Path(name).is_absolute() else folder / name
         file = candidate if _exists(candidate) else Path(name)
         return _extend(read_yaml(file), path, (*seen, name), file.parent)
     return _extend(_packaged(name, "", path), path, (*seen, name), folder)
+
+
+def _is_path(name: str) -> bool:
+    """Tell a path from the name of a machine that comes with Fourfold."""
+    return "/" in name or name.endswith((".yaml", ".yml"))
 
 
 def _exists(path: Path) -> bool:

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from twin.description.model import Model, RotaryScaling
@@ -18,8 +19,13 @@ from twin.description.model import Model, RotaryScaling
 
 def presets() -> dict[str, Model]:
     """Return the models known by name."""
-    models = [*_gpts(), *_llamas(), *_mistrals(), *_qwens(), *_smollms(), *_pythias()]
-    return {model.name: model for model in models}
+    return {model.name: model for model in _models()}
+
+
+@cache
+def _models() -> tuple[Model, ...]:
+    """Make them once: they are frozen."""
+    return (*_gpts(), *_llamas(), *_mistrals(), *_qwens(), *_smollms(), *_pythias())
 
 
 def _gpts() -> list[Model]:

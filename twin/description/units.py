@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -74,6 +75,7 @@ SUFFIXES = {
 }
 
 
+@lru_cache(maxsize=1024)
 def split_name(name: str) -> tuple[str, Dimension | None]:
     """Split a field name into its YAML key and its dimension.
 

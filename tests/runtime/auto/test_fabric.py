@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -12,13 +14,15 @@ import torch
 from tests.runtime.runs import environment
 from twin.description.problems import DescriptionError
 
-pytest.importorskip("lightning_fabric", reason="lightning-fabric is not installed")
-from lightning_fabric import Fabric
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
-from runtime.auto.fabric import FabricStrategy
-
-# Lightning says so wherever SLURM is installed, as it is for the tests of SLURM
-pytestmark = pytest.mark.filterwarnings("ignore:The `srun` command is available")
+# it is imported, for a second, where a test of these runs
+pytestmark = [
+    pytest.mark.skipif(find_spec("lightning_fabric") is None, reason="lightning-fabric is not installed"),
+    # Lightning says so wherever SLURM is installed, as it is for the tests of SLURM
+    pytest.mark.filterwarnings("ignore:The `srun` command is available"),
+]
 PROGRAM = Path(__file__).parents[3] / "examples" / "fabric_model.py"
 
 
@@ -44,6 +48,10 @@ def test_a_grid_gives_what_one_rank_gives(tmp_path: Path) -> None:
 
 @pytest.fixture
 def fabric() -> Fabric:
+    from lightning_fabric import Fabric
+
+    from runtime.auto.fabric import FabricStrategy
+
     made = Fabric(accelerator="cpu", devices=1, strategy=FabricStrategy({}))
     made.launch()
     return made
