@@ -8,10 +8,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 
+T = TypeVar("T")
 NO_CLOCK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", NO_CLOCK, max_examples=10, derandomize=True)
 settings.register_profile("full", NO_CLOCK, max_examples=100)
@@ -26,6 +28,16 @@ def examples(factor: float = 1.0, **more: Any) -> settings:
 def share(count: int) -> int:
     """Take the profile's share of a count that the full profile would take whole."""
     return scaled(count * settings.default.max_examples / settings.get_profile("full").max_examples)
+
+
+def part(cases: Sequence[T], count: int) -> list[T]:
+    """Take so many of the cases that a test goes through in the quick profile, evenly spread and the last among them.
+
+    Every other profile takes all.
+    """
+    if settings.default.max_examples >= settings.get_profile("full").max_examples or count >= len(cases):
+        return list(cases)
+    return [cases[(number + 1) * len(cases) // count - 1] for number in range(count)]
 
 
 def scaled(count: float) -> int:

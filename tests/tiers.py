@@ -90,7 +90,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _uses_the_pool(item: pytest.Item) -> bool:
-    """Tell who comes last: eight ranks that rest cost half a core, so they start when nothing else is left to run."""
+    """Tell who comes last: ranks that rest cost as much as a test, so they start when nothing else is left to run."""
     return isinstance(item, pytest.Function) and "pool" in item.fixturenames
 
 

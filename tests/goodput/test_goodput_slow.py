@@ -138,7 +138,10 @@ def lost_share(*worst_first: Slowdown) -> float:
     return share
 
 
-@pytest.mark.parametrize("causes", [(LINK,), (DEVICE,), (LINK, DEVICE), (replace(LINK, per_second=1e-3), DEVICE)])
+OFTEN = (replace(LINK, per_second=1e-3), DEVICE)
+
+
+@pytest.mark.parametrize("causes", [(LINK,), (DEVICE,), (LINK, DEVICE), pytest.param(OFTEN, marks=pytest.mark.full)])
 def test_slow_time_is_that_of_renewal_theory(causes: tuple[Slowdown, ...]) -> None:
     """Where finding a slow device costs nothing and nothing fails."""
     plan = replace(HEALTHY, slowdowns=causes)

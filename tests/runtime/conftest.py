@@ -13,7 +13,7 @@ from tests.tiers import makes
 @pytest.fixture(scope="session")
 @makes("process")
 def pool() -> Iterator[Pool]:
-    """Eight ranks on gloo, started once."""
+    """Ranks on gloo, started once: four, or eight from the first task on that needs them."""
     workers = Pool()
     yield workers
     workers.close()

@@ -17,7 +17,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SIZE = 8
+FEWER, SIZE = 4, 8
+"""Processes that a pool starts with, and has once a task needs more: eight at rest take half a core."""
+PRELOADED = (
+    "torch.distributed",
+    "torch._dynamo",  # an optimizer's first step loads it
+    "runtime.train.trainer",
+    "tests.runtime.parity",
+    "tests.runtime.fsdp_tasks",
+    "tests.runtime.megatron_tasks",
+    "tests.runtime.auto.own",
+)
+"""What tasks import: once here, or for a second and a half in every process that is started."""
 MAX_MESHES = 6
 """Made by the processes before they are replaced."""
 GROUP_SECONDS = 180
@@ -79,17 +90,17 @@ def serve(rank: int, size: int, store: str, said: str, pipe: Any) -> None:
 
 
 class Pool:
-    """The processes, started anew when they have made many groups.
+    """The processes, started anew when they have made many groups, and when a task needs more of them.
 
     Each gloo group has a thread that wakes a hundred times a second; with all grids of a test run these
     would keep both cores of a small machine busy.
     """
 
-    def __init__(self, size: int = SIZE, most_seconds: float = GROUP_SECONDS + 30.0) -> None:
+    def __init__(self, size: int = FEWER, most_seconds: float = GROUP_SECONDS + 30.0) -> None:
         self._size, self.most_seconds = size, most_seconds
         self._fork = multiprocessing.get_context("forkserver")
         # children are forked from a process that has imported what all of them need
-        self._fork.set_forkserver_preload(["torch", "torch.distributed", "runtime.train.trainer"])
+        self._fork.set_forkserver_preload(list(PRELOADED))
         self._start()
 
     def _start(self) -> None:
@@ -111,6 +122,10 @@ class Pool:
 
         If it has an argument `grid`, that grid's mesh is there when it starts.
         """
+        if ranks > self._size:
+            self.close()
+            self._size = SIZE
+            self._start()
         if "grid" in arguments:
             grid = str(sorted(arguments["grid"].items()))
             if grid not in self._meshes and len(self._meshes) == MAX_MESHES:

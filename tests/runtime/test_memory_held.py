@@ -149,7 +149,7 @@ def test_the_twin_counts_what_the_runtime_holds(name: str) -> None:
     assert held_after_a_step(job, job.ranks - 1) == pytest.approx(kept, rel=0.02)
 
 
-@pytest.mark.parametrize("name", sorted(ON_HOST))
+@pytest.mark.parametrize("name", few(sorted(ON_HOST), "all axes", "fsdp", "sharded, overlapped"))
 def test_the_device_holds_less_by_what_lies_on_the_host(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is taken from a tier is counted apart: the device has the rest, the host what the twin says."""
     taken: list[torch.Tensor] = []
@@ -186,7 +186,10 @@ def test_the_twin_counts_what_every_stage_holds(name: str) -> None:
         assert held_after_a_step(job, rank) == pytest.approx(kept, rel=0.002), rank
 
 
-@pytest.mark.parametrize(("data", "options"), [(2, SHARDED), (4, SHARDED), (8, SHARDED), (2, AHEAD), (8, AHEAD)])
+@pytest.mark.parametrize(
+    ("data", "options"),
+    few([(2, SHARDED), (4, SHARDED), (8, SHARDED), (2, AHEAD), (8, AHEAD)], (8, SHARDED), (2, AHEAD)),
+)
 def test_sharded_holds_six_bytes_and_its_part_of_twelve(data: int, options: dict[str, Any]) -> None:
     job = described({"data": data}, options)
     assert held_after_a_step(job, 0) == pytest.approx((6 + 12 / data) * job.model.parameters, rel=1e-3)

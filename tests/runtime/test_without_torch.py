@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import quick
+
 pytestmark = pytest.mark.process
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -41,10 +43,10 @@ def fourfold(tmp_path: Path):
     return run
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize(
-    "name", ["tiny-gpt", "tiny-gpt-ddp", "llama-3-8b-fsdp-h100-64", "llama-3.1-405b-torch-h100-512", "auto/tiny-gpt"]
-)
+SCRIPTS = ["tiny-gpt", "tiny-gpt-ddp", "llama-3-8b-fsdp-h100-64", "llama-3.1-405b-torch-h100-512", "auto/tiny-gpt"]
+
+
+@pytest.mark.parametrize("name", quick(SCRIPTS, "llama-3.1-405b-torch-h100-512", "auto/tiny-gpt"))
 def test_scripts_are_printed(name, fourfold):
     done = fourfold("train", EXAMPLES / f"{name}.yaml", "--slurm")
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,6 +110,10 @@ def test_every_ready_study_reads(path):
         assert cells_of(load_study(path))
 
 
+MANY_TEXTS: tuple[dict[str, Any], list[str]] = (
+    {"texts": {"source": "standard-library", "repeats": {0: 100_000, 10: 8}}},
+    ["texts.source"],
+)
 WRONG = [
     ({"texts": {"repeats": {10: 8}}}, ["texts.repeats", "no control"]),
     ({"texts": {"repeats": {0: 8}}}, ["texts.repeats", "trains on no text"]),
@@ -122,7 +127,7 @@ WRONG = [
     ({"texts": {"source": "nowhere.jsonl"}}, ["texts.source = 'nowhere.jsonl'", "there is no", "standard-library"]),
     ({"texts": {"tokenizer": "nowhere.json"}}, ["texts.tokenizer = 'nowhere.json'", "bytes"]),
     ({"texts": {"source": "standard-library"}}, ["texts.source", "model.vocabulary to at least 256"]),
-    ({"texts": {"source": "standard-library", "repeats": {0: 100_000, 10: 8}}}, ["texts.source"]),
+    MANY_TEXTS,
     ({"texts": {"source": "text.txt"}, "job": {"model": {"vocabulary": 256}}}, ["texts.source", "asks for 12"]),
     ({"masks": {}}, ["masks"]),
     ({"masks": {"hashed": [2]}}, ["masks.hashed"]),
@@ -146,7 +151,9 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), WRONG, ids=lambda value: None if isinstance(value, list) else str(value)[:50]
+    ("changes", "words"),
+    full(WRONG, MANY_TEXTS),
+    ids=lambda value: None if isinstance(value, list) else str(value)[:50],
 )
 def test_wrong_studies_are_refused_and_nothing_is_written(tmp_path, capsys, changes, words):
     path = write_study(tmp_path, **changes)
