@@ -30,10 +30,8 @@ SCHEMAS = {"job": job_schema, "machine": machine_schema}
 
 @cache
 def validator(what: str) -> Any:
-    """Make the validator of jobs or of machines; once, since to check a schema takes half a second."""
-    schema = SCHEMAS[what]()
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return jsonschema.Draft202012Validator(schema)
+    """Make the validator of jobs or of machines, once."""
+    return jsonschema.Draft202012Validator(SCHEMAS[what]())
 
 
 def complaints(what: str, instance: object) -> list[str]:
@@ -43,6 +41,7 @@ def complaints(what: str, instance: object) -> list[str]:
 @pytest.mark.parametrize("what", full(SCHEMAS, "job"))
 def test_schema_is_valid_json_schema(what):
     schema = SCHEMAS[what]()
+    jsonschema.Draft202012Validator.check_schema(schema)  # half a second: for no other test
     assert schema["$schema"] == DIALECT == jsonschema.Draft202012Validator.META_SCHEMA["$id"]
     assert validator(what).schema == schema
     assert schema["title"]

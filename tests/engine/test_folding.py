@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
-from tests.tiers import full
+from tests.tiers import few
 from twin.description.job import Job
 from twin.engine import pricing
 from twin.engine.program import START
@@ -200,7 +200,7 @@ CONTENDING = (
 )
 
 
-@pytest.mark.parametrize("grid", full(CONTENDING, *CONTENDING[2:]), ids=str)
+@pytest.mark.parametrize("grid", few(CONTENDING, CONTENDING[1]), ids=str)
 @pytest.mark.parametrize("slow", [(), (5,), (0, 13, 14)], ids=str)
 def test_folding_under_contention(make_job, grid, slow) -> None:
     """On narrow links, where collectives do stretch each other (asserted)."""

@@ -54,7 +54,7 @@ def cli(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
 
 def test_a_copy_at_a_neighbour_needs_one(cli: Cli) -> None:
     """The last node takes its memory with it when it fails."""
-    small = ("--set=ranks=8", "--set=grid={data: 1, z: 8}")
+    small = ("--set=ranks=8", "--set=grid={data: 1, z: 8}", "--set=batch.sequences=64")
     out, err = cli("goodput", cli.job, "--seeds=2", "--mode=memory", *small, code=2)
     assert out == ""
     assert "--mode = 'memory'" in err

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from runtime.inference.generate import Choice, choose
 from runtime.parallel.mesh import Mesh
+from tests.profiles import part
 from tests.runtime import parity, reference
 from tests.runtime.equal import assemble
 from tests.runtime.evaluate_tasks import (
@@ -127,7 +128,7 @@ class Alone:
 
 
 LOGITS = torch.tensor([1.0, -0.5, 0.0, 1.5, 0.25, -1.0, 1.0])
-DRAWS = 6000
+DRAWS = len(part(range(6_000), 2_000))
 LIMITS = {6: 22.46, 48: 84.04}
 """What a chi-square of so many degrees of freedom exceeds once in a thousand."""
 

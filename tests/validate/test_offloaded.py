@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.tiers import few
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.trace.metrics import hardware_flops
@@ -68,7 +69,7 @@ def test_gain_of_stride_2(folder: str, model: str) -> None:
     assert update_seconds(plain) / update_seconds(interleaved) == pytest.approx(measured, abs=0.15)
 
 
-@pytest.mark.parametrize("sequences", RATEL)
+@pytest.mark.parametrize("sequences", few(RATEL, 32))
 def test_fuyou_s_13b_by_number_of_drives(sequences: int) -> None:
     """The planner of Fuyou swaps or recomputes by layer, whichever is faster: of a few shares the fastest."""
 
