@@ -9,11 +9,22 @@ from typing import Any
 import pytest
 
 import tests.profiles  # noqa: F401 - the profiles are there before any test is read
-from tests.tiers import _no_process_in_secret, pytest_collection_finish, pytest_collection_modifyitems
+from tests.tiers import (
+    _no_process_in_secret,
+    pytest_collection,
+    pytest_collection_finish,
+    pytest_collection_modifyitems,
+)
 from twin.description.job import Job
 from twin.strategies import load_job
 
-__all__ = ["MakeJob", "_no_process_in_secret", "pytest_collection_finish", "pytest_collection_modifyitems"]
+__all__ = [
+    "MakeJob",
+    "_no_process_in_secret",
+    "pytest_collection",
+    "pytest_collection_finish",
+    "pytest_collection_modifyitems",
+]
 MakeJob = Callable[..., Job]
 
 TINY = {"layers": 2, "hidden": 1680, "heads": 840, "sequence": 64, "vocabulary": 1000}
