@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
-from tests.profiles import share
+from tests.profiles import part, share
 from tests.tiers import full, quick
 from tools.run_tests import GROUPS, TIERS, selection
 
@@ -93,3 +94,16 @@ def test_cases_are_chosen():
 
 def test_the_share_of_a_profile():
     assert 2 <= share(60) <= 60
+
+
+def test_a_part_of_cases_is_spread_over_all_and_ends_with_the_last():
+    here = settings.get_current_profile_name()
+    try:
+        settings.load_profile("quick")
+        assert part(range(20), 5) == [3, 7, 11, 15, 19]
+        assert part("abc", 1) == ["c"]
+        assert part("ab", 3) == ["a", "b"]
+        settings.load_profile("full")
+        assert part(range(20), 5) == list(range(20))
+    finally:
+        settings.load_profile(here)

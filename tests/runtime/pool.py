@@ -14,6 +14,7 @@ import tempfile
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,18 @@ def serve(rank: int, size: int, store: str, said: str, pipe: Any) -> None:
     os._exit(0)  # gloo's threads may abort a process that ends in the ordinary way
 
 
+def preload(modules: list[str]) -> None:
+    """Have children forked from a process that has imported what all of them need.
+
+    There is one such process, and it imports nothing once it runs: a search that a test ran here on several cores has
+    started it bare. It is started anew, then; its children have ended with that search.
+    """
+    server = forkserver._forkserver  # there is no public way to stop it
+    if server._preload_modules != modules:
+        server._stop()
+        server.set_forkserver_preload(modules)
+
+
 class Pool:
     """The processes, started anew when they have made many groups, and when a task needs more of them.
 
@@ -99,8 +112,7 @@ class Pool:
     def __init__(self, size: int = FEWER, most_seconds: float = GROUP_SECONDS + 30.0) -> None:
         self._size, self.most_seconds = size, most_seconds
         self._fork = multiprocessing.get_context("forkserver")
-        # children are forked from a process that has imported what all of them need
-        self._fork.set_forkserver_preload(list(PRELOADED))
+        preload(list(PRELOADED))
         self._start()
 
     def _start(self) -> None:

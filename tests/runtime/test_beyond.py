@@ -163,7 +163,7 @@ def named(case: Any) -> str:
 @pytest.mark.quick
 @pytest.mark.parametrize(("grid", "variant"), QUICK, ids=named)
 def test_the_new_options_equal_the_serial_model(pool, grid, variant):
-    equal.check(pool, grid, VARIANTS[variant], "float64", parity.STEPS)
+    equal.check(pool, grid, VARIANTS[variant], "float64")
 
 
 @pytest.mark.parametrize(("grid", "variant"), ONCE, ids=named)
@@ -182,7 +182,7 @@ def test_every_grid_is_among_them():
 )
 def test_what_is_divided_equals_the_serial_model(pool, name):
     grid = {"data": 1, "z": 1, "y": 2, "x": 2}
-    equal.check(pool, grid, _divided(grid, name), "float64", parity.STEPS)
+    equal.check(pool, grid, _divided(grid, name), "float64")
 
 
 @pytest.mark.parametrize(("grid", "name"), DIVIDED_ONCE, ids=named)

@@ -66,7 +66,7 @@ OTHERS = [case for case in CASES if case not in SAMPLE and case not in [(*once, 
 """All that is left of every grid with every option."""
 
 
-def check(pool: Any, grid: dict[str, int], variant: str, dtype: str, steps: int = parity.STEPS) -> None:
+def check(pool: Any, grid: dict[str, int], variant: str, dtype: str, steps: int = equal.STEPS) -> None:
     equal.check(pool, grid, VARIANTS[variant], dtype, steps)
 
 
