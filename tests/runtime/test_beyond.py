@@ -12,6 +12,7 @@ import torch
 from runtime.recorder.gpt import MetaAdamW, batch_of
 from runtime.recorder.world import fake_world
 from runtime.strategies import ranks_of, trains
+from tests.profiles import part
 from tests.runtime import equal, parity
 from tests.tiers import quick
 from twin.description.train import Adam
@@ -182,7 +183,8 @@ def test_every_grid_is_among_them():
 )
 def test_what_is_divided_equals_the_serial_model(pool, name):
     grid = {"data": 1, "z": 1, "y": 2, "x": 2}
-    equal.check(pool, grid, _divided(grid, name), "float64")
+    few = 2 if "heads" in name else 3  # where heads are divided a step has sixteen micro-steps
+    equal.check(pool, grid, _divided(grid, name), "float64", len(part(range(parity.STEPS), few)))
 
 
 @pytest.mark.parametrize(("grid", "name"), DIVIDED_ONCE, ids=named)

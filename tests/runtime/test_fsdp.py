@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.runtime import fsdp_tasks, parity
-from tests.runtime.equal import TOLERANCE, assemble, serial_of
+from tests.runtime.equal import STEPS, TOLERANCE, assemble, serial_of
 from tests.runtime.fsdp_tasks import as_four_d, describe
 from tests.runtime.test_families import FAMILIES as OF_FOUR_D
 from tests.runtime.test_families import SLOWER
@@ -71,9 +71,9 @@ def trained(pool: Any, grid: dict[str, int], dtype: str, **options: Any) -> tupl
 @pytest.mark.parametrize(("grid", "variant"), quick(CASES, *CHOSEN), ids=str)
 def test_it_trains_as_the_serial_model_does(pool: Any, grid: dict[str, int], variant: str) -> None:
     options = VARIANTS[variant]
-    answers, full = trained(pool, grid, "float64", **options)
+    answers, full = trained(pool, grid, "float64", steps=STEPS, **options)
     alike = {key: value for key, value in options.items() if key not in ONLY_FSDP}
-    losses, norms, parameters = serial_of(alike, "float64", parity.STEPS, SLOWER.get(variant))
+    losses, norms, parameters = serial_of(alike, "float64", STEPS, SLOWER.get(variant))
     for loss, norm, _ in answers:
         np.testing.assert_allclose(loss, losses, rtol=TOLERANCE["float64"])
         np.testing.assert_allclose(norm, norms, rtol=TOLERANCE["float64"])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.runtime import parity
-from tests.runtime.equal import TOLERANCE, assemble, serial_of
+from tests.runtime.equal import STEPS, TOLERANCE, assemble, serial_of
 from tests.runtime.megatron_tasks import MODEL, as_four_d, describe
 from tests.runtime.test_families import FAMILIES as OF_FOUR_D
 from tests.runtime.test_families import SLOWER
@@ -99,12 +99,13 @@ CASES: list[tuple[dict[str, int], dict[str, Any]]] = [
 CHOSEN = [CASES[i] for i in (1, 6, 15, 27, 32)]
 
 
-def trained(pool: Any, axes: dict[str, int], dtype: str, **options: Any) -> tuple[list[Any], dict[str, np.ndarray]]:
+def trained(
+    pool: Any, axes: dict[str, int], dtype: str, steps: int = parity.STEPS, **options: Any
+) -> tuple[list[Any], dict[str, np.ndarray]]:
     """Train on a grid; returns the ranks' answers, and the parameters put together."""
     job = describe(axes, **{key: value for key, value in options.items() if key != "goldfish"})
-    answers = pool.run(
-        "tests.runtime.megatron_tasks:run", job.ranks, grid=as_four_d(job), axes=axes, dtype=dtype, **options
-    )
+    task = "tests.runtime.megatron_tasks:run"
+    answers = pool.run(task, job.ranks, grid=as_four_d(job), axes=axes, dtype=dtype, steps=steps, **options)
     names = sorted(set().union(*(pieces for _, _, pieces in answers)))
     full = assemble([{name: pieces.get(name, []) for name in names} for _, _, pieces in answers])
     if options.get("model", {}).get("tied_embeddings"):
@@ -115,11 +116,11 @@ def trained(pool: Any, axes: dict[str, int], dtype: str, **options: Any) -> tupl
 @pytest.mark.process
 @pytest.mark.parametrize(("axes", "options"), quick(CASES, *CHOSEN), ids=str)
 def test_it_trains_as_the_serial_model_does(pool: Any, axes: dict[str, int], options: dict[str, Any]) -> None:
-    answers, full = trained(pool, axes, "float64", **options)
+    answers, full = trained(pool, axes, "float64", STEPS, **options)
     alike = {key: value for key, value in options.items() if key not in ONLY_MEGATRON}
     alike.setdefault("model", MODEL)
     slower = next((SLOWER[name] for name in SLOWER if FAMILIES[name]["model"] == alike["model"]), None)
-    losses, norms, parameters = serial_of(alike, "float64", parity.STEPS, slower)
+    losses, norms, parameters = serial_of(alike, "float64", STEPS, slower)
     for loss, norm, _ in answers:
         np.testing.assert_allclose(loss, losses, rtol=TOLERANCE["float64"])
         np.testing.assert_allclose(norm, norms, rtol=TOLERANCE["float64"])
