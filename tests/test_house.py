@@ -99,7 +99,6 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 

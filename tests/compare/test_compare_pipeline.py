@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.compare.compare_traces import Row, changed, refused, table
 from tests.compare.pipeline_traces import by_hand, gemm, length_of, message, played, written
 from tests.profiles import examples
+from tests.tiers import full
 from twin.api import simulate
 from twin.cli import main
 from twin.compare.account import account
@@ -146,7 +147,10 @@ SIMULATED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("schedule", [{"schedule": "1f1b"}, {"schedule": "interleaved", "chunks": 2}], ids=str)
+SCHEDULES: list[dict[str, Any]] = [{"schedule": "1f1b"}, {"schedule": "interleaved", "chunks": 2}]
+
+
+@pytest.mark.parametrize("schedule", full(SCHEDULES, SCHEDULES[0]), ids=str)
 def test_a_simulated_straggler_is_the_critical_stage(tmp_path: Path, schedule: dict[str, Any]) -> None:
     """Both ranks of stage 2 compute at half the speed: what they compute is as much longer, and they decide."""
     slow = [{"rank": rank, "slowdown": 2.0} for rank in (4, 5)]

@@ -58,7 +58,7 @@ def described(strategy: str, grid: dict[str, int], where: str, chance: dict[str,
 CASES = [*itertools.product(["four_d"], FOUR_D, OFFLOADS), *itertools.product(["fsdp"], FSDP, OFFLOADS)]
 
 
-@pytest.mark.parametrize(("strategy", "grid", "where"), few(CASES, *CASES[::5]), ids=str)
+@pytest.mark.parametrize(("strategy", "grid", "where"), few(CASES, *CASES[::8]), ids=str)
 def test_without_chance_it_is_the_folded_engine(strategy, grid, where) -> None:
     """Ranks of a socket share its memory; one of them is slow."""
     same_without_chance(described(strategy, grid, where, {}))
@@ -67,7 +67,7 @@ def test_without_chance_it_is_the_folded_engine(strategy, grid, where) -> None:
 
 @pytest.mark.parametrize(
     ("case", "chance"),
-    few(list(itertools.product(CASES, CHANCES)), *((case, CHANCES[i % 3]) for i, case in enumerate(CASES[::4]))),
+    few(list(itertools.product(CASES, CHANCES)), *((case, CHANCES[i % 3]) for i, case in enumerate(CASES[::6]))),
     ids=str,
 )
 def test_with_chance_it_is_the_simpy_engine(case, chance) -> None:
@@ -97,9 +97,10 @@ HOPS: list[dict[str, Any]] = [
     {"grid": {"weights": 16}, "secondary": 4, "quantized_gradients": True},
 ]
 """hpZ and qgZ of ZeRO++: groups that are parts of an axis, or lie across two."""
+WITH_CHANCE = [(each, CHANCES[i % 3]) for i, each in enumerate(HOPS)]
 
 
-@pytest.mark.parametrize("options", HOPS, ids=str)
+@pytest.mark.parametrize("options", few(HOPS, *HOPS[::3]), ids=str)
 def test_groups_that_are_parts_of_axes(options: dict[str, Any]) -> None:
     job = described("fsdp", where="nothing", chance={}, **options)
     assert len(cube_of_job(job).sizes) > len(job.concrete_grid.mesh.sizes)
@@ -109,7 +110,7 @@ def test_groups_that_are_parts_of_axes(options: dict[str, Any]) -> None:
     assert table.column("weights").to_pylist() == [rank % options["grid"]["weights"] for rank in range(job.ranks)]
 
 
-@pytest.mark.parametrize(("options", "chance"), [(each, CHANCES[i % 3]) for i, each in enumerate(HOPS)], ids=str)
+@pytest.mark.parametrize(("options", "chance"), few(WITH_CHANCE, *WITH_CHANCE[1::3]), ids=str)
 def test_groups_that_are_parts_of_axes_with_chance(options: dict[str, Any], chance: dict[str, float]) -> None:
     same_with_chance(described("fsdp", where="nothing", chance=chance, **options))
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from runtime.recorder import record
+from tests.profiles import part
 from tests.recorder.jobs import some_ranks
 from tests.tiers import full
 from twin.description.presets import presets
@@ -73,7 +74,7 @@ def described(case: Case) -> FourDJob:
 def test_recorded_and_generated_schedules_are_equal(name) -> None:
     job = described(CASES[name])
     generated = generate(job)
-    for rank in some_ranks(job):
+    for rank in part(some_ranks(job), 1):
         found = difference(record(job, rank).schedule, generated)
         assert not found, f"rank {rank}: {found}"
 

@@ -141,7 +141,7 @@ def held_after_a_step(job: Job, rank: int) -> int:
     return sum(size for storage, size in after.items() if storage not in before and storage not in given)
 
 
-@pytest.mark.parametrize("name", few(sorted(CASES), *sorted(CASES)[::9]))
+@pytest.mark.parametrize("name", few(sorted(CASES), *sorted(CASES)[::12]))
 def test_the_twin_counts_what_the_runtime_holds(name: str) -> None:
     job = described(*CASES[name])
     needed = memory_use(job).by_category
@@ -171,7 +171,7 @@ def test_the_device_holds_less_by_what_lies_on_the_host(name: str, monkeypatch: 
     assert beyond == pytest.approx(use.tiers["host"].node_bytes / ranks, rel=0.02)
 
 
-@pytest.mark.parametrize("name", few(sorted(STAGES), *sorted(STAGES)[::7]))
+@pytest.mark.parametrize("name", few(sorted(STAGES), *sorted(STAGES)[::8]))
 def test_the_twin_counts_what_every_stage_holds(name: str) -> None:
     """Where messages arrive stays from step to step: PyTorch's stages keep that of every micro-batch."""
     grid, options = STAGES[name]
