@@ -334,3 +334,14 @@ def test_wrong_question_is_refused(cli, name):
     question, wrong, needles = WRONG_QUESTIONS[name]
     message = cli.refused(*question, *wrong)
     assert [n for n in needles if n not in message] == [], message
+
+
+def test_waiting_for_members_is_a_part_of_idle_only_where_nothing_else_is_under_way(cli):
+    """A stage waits for messages while sums over its tensor ranks are on their way: that is exposed, not idle."""
+    example = "examples/gpt-175b-megatron-a100-64.yaml"
+    got = cli.json("simulate", example)
+    assert sum(got["peers_by_axis"].values()) > got["idle_seconds"]
+    out = cli("simulate", example)[0]
+    assert "in it, and beside other communication, waiting for a group's last member" in out
+    ranks = cli("simulate", cli.job, "--engine", "ranks")[0]
+    assert "of it waiting for a group's last member" in ranks

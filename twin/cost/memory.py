@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
 
 from twin.description.grid import divisors
 from twin.description.job import Job
@@ -17,7 +16,8 @@ class TierUse:
     """Bytes of the ranks of one node in a tier beyond their devices, by category, and what the node offers."""
 
     by_category: dict[str, float]
-    capacity_bytes: float
+    capacity_bytes: float | None
+    """None if the machine does not say."""
 
     @property
     def node_bytes(self) -> float:
@@ -26,8 +26,8 @@ class TierUse:
 
     @property
     def fits(self) -> bool:
-        """True if the node has so much."""
-        return self.node_bytes <= self.capacity_bytes
+        """True if the node has so much, or nobody knows how much it has."""
+        return self.capacity_bytes is None or self.node_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,12 @@ class MemoryUse:
     @property
     def fits(self) -> bool:
         """True if the job can run."""
-        return self.per_rank_bytes <= self.capacity_bytes and self.full is None
+        return self.fits_device and self.full is None
+
+    @property
+    def fits_device(self) -> bool:
+        """True if what lies on the device has room there."""
+        return self.per_rank_bytes <= self.capacity_bytes
 
     @property
     def full(self) -> Tier | None:
@@ -73,10 +78,10 @@ def _tiers(job: Job) -> dict[Tier, TierUse]:
     """Count what the ranks of a node hold beyond their devices; of several roles each node has the fullest."""
     strategy, machine = strategy_of(job), job.machine
     ranks, found = min(job.ranks, machine.devices_per_node), dict[Tier, TierUse]()
-    room: dict[Tier, float] = {
-        # of a machine that says nothing of them nothing is known: a job that needs to is refused before
-        "host": inf if machine.host is None else float(machine.host.memory_bytes),
-        "disk": inf if machine.disk is None else float(machine.disk.drives * machine.disk.capacity_bytes),
+    room: dict[Tier, float | None] = {
+        # a job whose devices are not CPUs is refused before if its machine says nothing of them
+        "host": None if machine.host is None else float(machine.host.memory_bytes),
+        "disk": None if machine.disk is None else float(machine.disk.drives * machine.disk.capacity_bytes),
     }
     for role in strategy.roles(job):
         for tier, of in strategy.tiers(job, role).items():
@@ -105,8 +110,9 @@ def with_micro_sequences(job: Job, micro: int) -> Job:
     return job.model_copy(update={"batch": job.batch.model_copy(update={"micro_sequences": micro})})
 
 
-def _tier_advice(tier: Tier, use: TierUse) -> str:
+def tier_advice(tier: Tier, use: TierUse) -> str:
     """Say what lies in a tier that has too little room, and what would help."""
+    assert use.capacity_bytes is not None, tier
     over = format_memory(use.node_bytes - use.capacity_bytes)
     most = max(use.by_category, key=lambda name: use.by_category[name])
     where, remedy = (
@@ -117,8 +123,8 @@ def _tier_advice(tier: Tier, use: TierUse) -> str:
 
 def advice(job: Job, use: MemoryUse) -> str:
     """Say in one sentence which category is too much and what would fit."""
-    if (tier := use.full) is not None and use.per_rank_bytes <= use.capacity_bytes:
-        return _tier_advice(tier, use.tiers[tier])
+    if (tier := use.full) is not None and use.fits_device:
+        return tier_advice(tier, use.tiers[tier])
     over = format_memory(use.per_rank_bytes - use.capacity_bytes)
     head = f"needs {over} more than the device has, most of it for {use.largest_category}"
     micro = largest_micro_sequences(job)

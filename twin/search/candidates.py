@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from twin.cost.memory import MemoryUse, memory_use, with_micro_sequences
+from twin.cost.memory import MemoryUse, memory_use, tier_advice, with_micro_sequences
 from twin.description.grid import GridSpec, divisors
 from twin.description.job import Job
 from twin.description.problems import Problem
@@ -160,10 +160,12 @@ def _possible_micro_sequences(job: Job, *, largest_first: bool = False) -> Itera
 
 def lacking(use: MemoryUse, sequences: int) -> str:
     """Say by how much memory does not suffice for so many sequences at a time, and what needs most."""
+    many = "one sequence" if sequences == 1 else f"{sequences} sequences"
+    if (tier := use.full) is not None and use.fits_device:
+        return f"with {many} at a time it {tier_advice(tier, use.tiers[tier])}"
     over = format_memory(use.per_rank_bytes - use.capacity_bytes, commas=True)
     largest = format_memory(use.by_category[use.largest_category], commas=True)
     there = format_memory(use.capacity_bytes, commas=True)
-    many = "one sequence" if sequences == 1 else f"{sequences} sequences"
     return (
         f"needs {over} more memory than the {there} there are, with {many} "
         f"at a time; most of it, {largest}, for {use.largest_category}"

@@ -131,7 +131,8 @@ def why_nothing(found: Sequence[Candidate]) -> str:
     short = [c for c in found if c.hindrance == "memory" and c.memory is not None]
     if short:
         nearest = min(short, key=lambda c: c.memory.per_rank_bytes if c.memory else 0.0)
-        return f"no grid fits; the nearest, {nearest.grid}: {nearest.reason}; use more ranks"
+        more = "" if nearest.memory and nearest.memory.fits_device else "; use more ranks"
+        return f"no grid fits; the nearest, {nearest.grid}: {nearest.reason}{more}"
     if too_long := [c for c in found if c.hindrance == "size"]:
         return f"no grid can be simulated; {too_long[0].grid}: {too_long[0].reason}"
     if found:

@@ -30,6 +30,11 @@ MIN_SHOWN = 1e-6
 """Shorter waits for peers, as a share of the step, are rounding."""
 
 
+def _counted(number: int, thing: str) -> str:
+    """Say how many there are of a thing."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def _percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:5.1f} %" if whole else ""
 
@@ -88,12 +93,12 @@ def headline(console: Console, job: Job, figures: Report) -> None:
     total = figures.step_seconds
     title = "" if job.name == job.model.name else f"{escape(job.name)}: "
     console.print(
-        f"{title}[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] ranks "
-        f"of [bold]{escape(job.machine.name)}[/]"
+        f"{title}[bold]{escape(job.model.name)}[/] on [bold]{job.ranks:,}[/] "
+        f"{'rank' if job.ranks == 1 else 'ranks'} of [bold]{escape(job.machine.name)}[/]"
     )
     console.print(
-        f"grid {job.concrete_grid}, {job.concrete_micro_sequences} sequences at a time, "
-        f"{job.micro_steps} micro-step{'s' if job.micro_steps > 1 else ''}"
+        f"grid {job.concrete_grid}, {_counted(job.concrete_micro_sequences, 'sequence')} at a time, "
+        f"{_counted(job.micro_steps, 'micro-step')}"
     )
     if not figures.memory.fits:
         console.print("\n[bold red]This job cannot run: it does not fit into memory (see below).[/]")
@@ -153,7 +158,10 @@ def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None
     waiting = {axis: s for axis, s in figures.peers_by_axis.items() if s > MIN_SHOWN * total}
     if waiting:
         by_axis = ", ".join(f"{axis} {part_time(seconds, total)}" for axis, seconds in waiting.items())
-        console.print(f"  of it waiting for a group's last member to come: {by_axis}")
+        # a rank may wait for a member while other collectives of its own are under way, which is not idle
+        inside = sum(waiting.values()) <= figures.idle_seconds
+        part = "of it" if inside else "in it, and beside other communication,"
+        console.print(f"  {part} waiting for a group's last member to come: {by_axis}")
 
 
 def ending(
@@ -227,18 +235,20 @@ def _strategies(console: Console, made: Choice) -> None:
 
 def _memory(console: Console, figures: Report) -> None:
     memory = figures.memory
-    verdict = "[green]fits[/]" if memory.fits else "[bold red]does not fit[/]"
-    if not memory.fits:
-        verdict += f": {escape(figures.memory_advice)}"
+    no, why = "[bold red]does not fit[/]", escape(figures.memory_advice)
+    verdict = "[green]fits[/]" if memory.fits_device else f"{no}: {why}"
     need, have = format_si(memory.per_rank_bytes, "B"), format_si(memory.capacity_bytes, "B")
     console.print(f"\nMemory {need} of {have} per rank: {verdict}")
     _categories(console, memory.by_category, max(memory.per_rank_bytes, memory.capacity_bytes))
     for tier, use in memory.tiers.items():
         what = "Host memory" if tier == "host" else "Drives"
-        verdict = "[green]fits[/]" if use.fits else "[bold red]does not fit[/]"
-        held, room = format_si(use.node_bytes, "B"), format_si(use.capacity_bytes, "B")
-        console.print(f"{what} {held} of {room} per node: {verdict}")
-        _categories(console, use.by_category, max(use.node_bytes, use.capacity_bytes))
+        verdict = "[green]fits[/]" if use.fits else f"{no}: {why}" if memory.fits_device and tier == memory.full else no
+        held = format_si(use.node_bytes, "B")
+        if use.capacity_bytes is None:
+            console.print(f"{what} {held} per node; the machine does not say how much there is")
+        else:
+            console.print(f"{what} {held} of {format_si(use.capacity_bytes, 'B')} per node: {verdict}")
+        _categories(console, use.by_category, max(use.node_bytes, use.capacity_bytes or 0.0))
 
 
 def _categories(console: Console, by_category: Mapping[str, float], whole: float) -> None:
