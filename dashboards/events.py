@@ -17,15 +17,17 @@ from dashboards.catalog import Catalog, Entry
 from twin.description.grid import Mesh
 from twin.description.problems import DescriptionError, fail
 from twin.strategies import known_axes
+from twin.trace.palette import BEYOND
 from twin.trace.store import EVENTS
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 OTHER = "other"
-COLOURED_AXES = known_axes()[::-1]
+COLOURED_AXES = (*known_axes()[::-1], *BEYOND)
 WAIT, GAP = "wait", "gap"
 CATEGORIES = ("compute", *COLOURED_AXES, OTHER, WAIT, GAP)
-"""What an event is: compute, a collective by its axis, one of another axis, a wait of the compute stream; and what lies
+"""What an event is: compute, a collective by its axis (or a copy to or from the host, an update there, or a drive's
+work), one of another axis, a wait of the compute stream; and what lies
 between events of the compute stream, when a rank stands still for its host."""
 MAX_AXES, MAX_SIZE = 16, 1 << 40
 """Of a manifest that may come from a stranger: products of sizes must stay small."""

@@ -35,7 +35,9 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
         )
     for (label, one), symbol in zip(found, SYMBOLS, strict=False):
         for axis in dict.fromkeys(row.axis for row in one.rows):
-            rows = [row for row in one.rows if row.axis == axis and row.transfer_ns > 0]
+            rows = [r for r in one.rows if r.axis == axis and r.transfer_ns > 0 and r.bus_bytes_per_second > 0]
+            if not rows:  # copies and updates of one rank use no bus, and an entry of the legend would promise points
+                continue
             figure.add_trace(
                 go.Scatter(
                     x=[row.bytes for row in rows],

@@ -16,7 +16,7 @@ from dashboards.events import CATEGORIES, COLOURED_AXES, GAP, OTHER, WAIT, Float
 from dashboards.parts import escape, seconds
 from dashboards.timeline.lanes import Lanes
 from dashboards.timeline.raster import coverage, painted
-from twin.trace.palette import axis_colour
+from twin.trace.palette import BEYOND, axis_colour
 
 COLUMNS = 1400
 """Pixels of the picture: about those of the figure on a screen."""
@@ -28,7 +28,8 @@ SOME = 0.0005
 """Shares below are said as none."""
 WORDS = {
     "compute": "compute",
-    **{axis: f"collective, {axis}" for axis in (*COLOURED_AXES, OTHER)},
+    **{axis: f"beyond the device, {axis}" if axis in BEYOND else f"collective, {axis}" for axis in COLOURED_AXES},
+    OTHER: f"collective, {OTHER}",
     WAIT: "wait",
     GAP: "gap between ops: host",
 }

@@ -18,10 +18,11 @@ from twin.description.problems import fail
 from twin.description.units import format_memory
 from twin.strategies import strategy_of
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#F0E442")
 FAR = 8.0
 """A device so many times larger than what is used is not drawn, but told."""
-PATTERNS = ("", "/", "\\", "x", "-", ".")
+PATTERNS = ("", "/", "\\", "x", "-", ".", "|", "+")
+"""As many as a strategy has categories, and one more: two that look alike would be read as one."""
 
 
 def shown(context: PageContext, query: Query) -> Component:
@@ -34,7 +35,8 @@ def shown(context: PageContext, query: Query) -> Component:
     label, use = uses[0]
     summary = (
         f"{label}: {format_memory(use.per_rank_bytes)} of {format_memory(use.capacity_bytes)} per rank, most of it "
-        f"{use.largest_category}; it {'fits' if use.fits else 'does not fit'}. Counted by the twin, not measured."
+        f"{use.largest_category}; it {'fits' if use.fits else 'does not fit'}.{beyond(use)} "
+        "Counted by the twin, not measured."
     )
     others = variants(jobs[0][1])
     return html.Div(
@@ -80,8 +82,9 @@ def variants(job: Job) -> list[tuple[str, MemoryUse]]:
         **dict(strategy_of(job).memory_variants(job)),
         "plain attention": job.model_copy(update={"attention": "plain"}),
     }
+    of_a_replica = job.batch.sequences // job.concrete_grid.replicas
     for other in (max(1, micro // 2), micro * 2):
-        if other != micro:
+        if other != micro and of_a_replica % other == 0:
             changed[f"{other} sequences at a time"] = with_micro_sequences(job, other)
     largest = largest_micro_sequences(job)
     if largest is not None and largest != micro:
@@ -89,14 +92,28 @@ def variants(job: Job) -> list[tuple[str, MemoryUse]]:
     return [(name, memory_use(one)) for name, one in changed.items()]
 
 
+def beyond(use: MemoryUse) -> str:
+    """Say what the ranks of a node hold beyond their devices."""
+    said = ""
+    for tier, held in use.tiers.items():
+        room = "" if held.capacity_bytes is None else f" of {format_memory(held.capacity_bytes)}"
+        short = "" if held.fits else ", which is too much"
+        of_what = f"most of it {max(held.by_category, key=lambda name: held.by_category[name])}{short}"
+        where = "memory of each host" if tier == "host" else "drives of each node"
+        said += f" Beyond the devices {format_memory(held.node_bytes)}{room} in the {where}, {of_what}."
+    return said
+
+
 def row(label: str, use: MemoryUse) -> dict[str, Any]:
     """One job's memory."""
     categories = {f"{name} (B)": size for name, size in use.by_category.items()}
+    tiers = {f"{tier}, a node (B)": held.node_bytes for tier, held in use.tiers.items()}
     return {
         "job": label,
         **categories,
         "all (B)": use.per_rank_bytes,
         "device (B)": use.capacity_bytes,
+        **tiers,
         "fits": "yes" if use.fits else "no",
     }
 
@@ -111,7 +128,10 @@ def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
                 x=[use.by_category[category] for _, use in uses],
                 orientation="h",
                 name=category,
-                marker={"color": COLOURS[number % 6], "pattern": {"shape": PATTERNS[number % 6]}},
+                marker={
+                    "color": COLOURS[number % len(COLOURS)],
+                    "pattern": {"shape": PATTERNS[number % len(PATTERNS)]},
+                },
                 hovertemplate=f"{category}: %{{x:.3s}}B<extra></extra>",
             )
         )

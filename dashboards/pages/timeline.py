@@ -119,7 +119,9 @@ def needs_meetings(query: Query) -> bool:
 
 def _window_card(pair: Pair, laid: Lanes, window: tuple[float, float]) -> Component:
     rows = window_rows(pair, laid, window)
-    words = "How long each kind is busy in the window that is seen: mean over the ranks on the lanes."
+    words = (
+        "What ops of each kind take in this window, mean over the ranks on the lanes; of several at once each counts."
+    )
     return card("In this window", words, html.Div(plain_table(rows), id=WINDOW))
 
 

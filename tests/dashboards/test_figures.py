@@ -15,14 +15,15 @@ import pytest
 
 from dashboards.anatomy import Anatomies, Anatomy
 from dashboards.catalog import Catalog
-from dashboards.collectives import BUS_FACTOR, collectives_of, link_loads, predicted_curve
+from dashboards.collectives import BUS_FACTOR, Collectives, Row, collectives_of, link_loads, predicted_curve
 from dashboards.events import columns, events_of, grid_of
-from dashboards.figures.bandwidth import skew
+from dashboards.figures.bandwidth import bandwidth, skew
 from dashboards.figures.parity import parity
 from dashboards.figures.waterfall import in_order, largest, waterfall
 from dashboards.page import PageContext
+from dashboards.pages import memory
 from dashboards.pages.compare import steps_of
-from dashboards.pages.memory import stacked, variants
+from dashboards.pages.memory import beyond, stacked, variants
 from dashboards.pages.rank_map import axis_means
 from dashboards.pages.runs import choices
 from dashboards.pages.trust import both_ways, spearman
@@ -236,6 +237,47 @@ def test_memory_of_other_options():
     size = {name: use.per_rank_bytes for name, use in uses.items()}
     assert size["recompute off"] > size["as it is"] > size["optimizer sharded over data"]
     assert size["2 sequences at a time"] < size["as it is"] < size["8 sequences at a time"]
+
+
+OFFLOADED = {
+    "model": "llama-3-8b",
+    "machine": "4xh100",
+    "ranks": 4,
+    "strategy": "fsdp",
+    "flavour": "deepspeed",
+    "grid": {"weights": 4},
+    "batch": {"sequences": 4, "micro_sequences": 1},
+    "recompute": True,
+    "offload": {"optimizer": {"stride": 2, "sub_group_elements": 100_000_000}},
+}
+
+
+def test_no_category_of_memory_looks_like_another():
+    use = memory_use(load_job(OFFLOADED))
+    figure = stacked([("offloaded", use)])
+    looks = [(bar.marker.color, bar.marker.pattern.shape) for bar in figure.data]
+    assert len(looks) == len(use.by_category) == 7
+    assert len(set(looks)) == len({colour for colour, _ in looks}) == len(looks)
+
+
+def test_memory_beyond_the_devices_is_told():
+    """12 bytes of optimizer states for each of 8.03e9 parameters, whose gradients lie there in 4 and 2 bytes."""
+    use = memory_use(load_job(OFFLOADED))
+    assert "144.5 GB of 512.0 GB in the memory of each host, most of it optimizer" in beyond(use)
+    assert memory.row("offloaded", use)["host, a node (B)"] == pytest.approx(18 * 8.03e9, rel=1e-3)
+
+
+def test_no_more_sequences_at_a_time_than_a_rank_has():
+    """Four sequences over four ranks: there are no two of them at a time."""
+    assert not [name for name, _ in variants(load_job(OFFLOADED)) if "at a time" in name]
+
+
+def test_a_legend_promises_no_points_that_there_are_not():
+    """What one rank copies uses no bus."""
+    alone = Row("update", "host_update", "cpu", "cpu", 1, 4e9, 1.0, 1e6, 1e6, 0.0, 1e6, 0.0)
+    together = Row("gather", "all_gather", "weights", "weights_gather", 4, 4e9, 1.0, 1e6, 1e6, 0.0, 1e6, 0.0)
+    figure = bandwidth([("run", Collectives((alone, together), ranks=1, steps=1))], [])
+    assert [trace.name for trace in figure.data] == ["run, weights"]
 
 
 def test_where_one_can_go_from_a_choice(context: PageContext):

@@ -168,3 +168,21 @@ def test_columns_of_a_table_behind_a_tab_are_as_wide_as_what_they_hold(browser, 
     page.wait_for_function(WHOLE)
     visitor.context.close()
     assert visitor.wrong == []
+
+
+@pytest.mark.parametrize("width", [400, 640])
+def test_the_menu_does_not_lie_on_the_page_in_a_narrow_window(browser, server, queries, width: int):
+    """Also what a browser at 200 % makes of a small screen."""
+    visitor = Visitor(browser, server)
+    visitor.page.set_viewport_size({"width": width, "height": 900})
+    page = visitor.go("/memory", queries["/memory"])
+    menu, title = (page.locator(name).bounding_box() for name in (".mantine-AppShell-navbar", "#content h1"))
+    assert menu["y"] + menu["height"] <= title["y"]
+    assert menu["height"] < 300
+    for link in page.locator(".mantine-AppShell-navbar a").all():
+        box = link.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= width
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    visitor.context.close()
+    assert visitor.wrong == []

@@ -11,8 +11,10 @@ import pytest
 from dashboards.events import CATEGORIES
 from dashboards.figures import scaling, timeline_picture
 from twin.pages.timeline import timeline_html
+from twin.schedule.ops import OWN_STREAMS, axis_of
+from twin.strategies.registry import known_axes
 from twin.studies import figures
-from twin.trace.palette import AXES, EVENTS, KINDS, OTHER_AXES
+from twin.trace.palette import AXES, BEYOND, EVENTS, KINDS, OTHER_AXES, axis_colour
 from twin.trace.table import SCHEMA
 
 WHITE, DARK = "#ffffff", "#1a1b1e"
@@ -51,7 +53,15 @@ def test_no_axis_looks_like_another_or_like_compute():
     assert not {EVENTS[axis] for axis in AXES} & {EVENTS[phase] for phase in EVENTS if phase not in AXES}
 
 
-@pytest.mark.parametrize("colour", [*AXES.values(), *OTHER_AXES])
+def test_what_lies_beyond_the_device_looks_like_no_axis_of_any_strategy():
+    """All that `offload` adds may be under way beside collectives: a host's update had the colour of FSDP's weights."""
+    assert set(BEYOND) == {axis_of(stream) for stream in OWN_STREAMS}
+    assert len(set(BEYOND.values())) == len(BEYOND)
+    assert not {axis_colour(name) for name in BEYOND} & {axis_colour(axis) for axis in known_axes()}
+    assert not set(BEYOND.values()) & set(EVENTS.values())
+
+
+@pytest.mark.parametrize("colour", [*AXES.values(), *OTHER_AXES, *BEYOND.values()])
 def test_an_axis_is_seen_on_white_and_on_dark_pages(colour):
     """WCAG 2.2 asks 3:1 of graphics; light colours on white rely on their size instead."""
     assert contrast(colour, DARK) >= 3

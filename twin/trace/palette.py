@@ -18,6 +18,11 @@ AXES: Mapping[str, str] = MappingProxyType({"x": PURPLE, "y": VERMILION, "z": GR
 OTHER_AXES = ("#C0606B", "#44AA99", "#999933", "#AA4499", "#A87440")
 """Of axes that have no colour of their own: of Paul Tol's muted scheme what differs from the others here, its wine and
 brown lighter, which were not seen on a dark page."""
+BEYOND: Mapping[str, str] = MappingProxyType(
+    {"down": "#7040F0", "up": "#E040E0", "cast": "#50B040", "cpu": "#E04040", "disk": "#6060D0"}
+)
+"""Copies to and from hosts, their updates, and drives, which go on beside collectives of any axis: as far as five
+colours can be from all others here that are seen on white and on dark pages."""
 PHASES: Mapping[str, str] = MappingProxyType(
     {"fwd": BLUE, "recompute": SKY, "bwd": ORANGE, "loss": YELLOW, "optimizer": GREY, "reduce": GREY}
 )
@@ -44,7 +49,7 @@ def axis_colour(axis: str) -> str:
     >>> axis_colour("z") == GREEN, axis_colour("pipe") in OTHER_AXES
     (True, True)
     """
-    return AXES.get(axis) or OTHER_AXES[sum(axis.encode()) % len(OTHER_AXES)]
+    return AXES.get(axis) or BEYOND.get(axis) or OTHER_AXES[sum(axis.encode()) % len(OTHER_AXES)]
 
 
 def pass_colour(kind: str, chunk: int = 0, chunks: int = 1) -> str:
