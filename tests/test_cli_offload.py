@@ -87,3 +87,24 @@ def test_one_of_a_thing_is_said_of_one(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "on 1 rank of laptop" in out
     assert "1 sequence at a time, 1 micro-step\n" in out
+
+
+@pytest.mark.parametrize("strategy", ["deepspeed", "four_d"])
+def test_more_sub_groups_than_can_be_simulated_are_refused(
+    strategy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A sub-group is several ops: 8.03e9 elements in as many sub-groups took all the memory there was."""
+    job = FULL_HOST | {"model": "llama-3-8b", "offload": {"optimizer": {"sub_group_elements": 1}}}
+    if strategy == "four_d":
+        job = {key: value for key, value in job.items() if key not in ("strategy", "flavour")} | {"grid": {"z": 4}}
+    run(["simulate", written(tmp_path, job | {"machine": "4xh100"})], code=2)
+    said = capsys.readouterr().err
+    assert "offload.optimizer.sub_group_elements = 1: cuts the" in said
+    (least,) = re.findall(r"give ([0-9,]+) or more", said)
+    enough = {"optimizer": {"sub_group_elements": 100 * int(least.replace(",", ""))}}
+    run(["simulate", written(tmp_path, job | {"machine": "4xh100", "offload": enough})])
+
+
+def test_a_name_that_no_file_system_takes_is_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["simulate", written(tmp_path, ON_CPUS), "--out", str(tmp_path / ("a" * 300))], code=2)
+    assert "File name too long" in capsys.readouterr().err

@@ -8,6 +8,7 @@ message and exit code 2, never with a traceback.
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import io
 import sys
@@ -305,7 +306,7 @@ def main(arguments: list[str] | None = None) -> Any:
         sys.exit(0)
     except OSError as error:
         print(f"fourfold: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(BAD_INPUT if error.errno == errno.ENAMETOOLONG else 1)  # Python asks for it before anything is written
 
 
 if __name__ == "__main__":

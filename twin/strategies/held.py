@@ -23,6 +23,7 @@ from twin.schedule.kernels import Memory
 from twin.strategies.fetch import COMING, GOING
 from twin.strategies.offload import CAST, CPU, DOWN, READ, UP, WRITE
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES, MOMENTS_BYTES
+from twin.strategies.sub_groups import refuse_many
 
 ALIGNED = 1024
 """Elements of which sub-groups are multiples: kernels go through whole vectors, as they do over everything."""
@@ -96,6 +97,8 @@ class HeldUpdate:
     def emit(self, emit: Emitter, spans: Sequence[tuple[int, int]]) -> None:
         """Write the update of spans of elements, sub-group by sub-group."""
         going: list[tuple[Emitter, str]] = []
+        lengths, size = [end - begin for begin, end in spans], held_size(self.optimizer)
+        refuse_many(self.optimizer, sum(-(-length // size) for length in lengths), sum(lengths))
         for group in held_groups(self.optimizer, spans):
             here = emit.under(f"group{group.number}")
             if group.on_device:

@@ -9,6 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from twin.description.offload import OptimizerOffload
+from twin.description.problems import fail
+
+MAX_SUB_GROUPS = 100_000
+"""Of a rank: each is several ops, and of millions a step would take all memory."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +32,21 @@ def sub_groups(offload: OptimizerOffload, elements: int) -> tuple[SubGroup, ...]
     [(10, False), (10, True), (5, False)]
     """
     size, stride = offload.sub_group_elements, offload.stride
+    refuse_many(offload, -(-elements // size), elements)
     return tuple(
         SubGroup(number, min(size, elements - first), stride is not None and (number + 1) % stride == 0)
         for number, first in enumerate(range(0, elements, size))
     )
+
+
+def refuse_many(offload: OptimizerOffload, count: int, elements: int) -> None:
+    """Raise DescriptionError if a rank's elements are cut into more sub-groups than can be simulated."""
+    if count > MAX_SUB_GROUPS:
+        remedy = (
+            f"cuts the {elements:,} elements of a rank into {count:,} sub-groups, of which at most {MAX_SUB_GROUPS:,} "
+            f"can be simulated; give {-(-elements // MAX_SUB_GROUPS):,} or more"
+        )
+        raise fail("offload.optimizer.sub_group_elements", remedy, offload.sub_group_elements)
 
 
 def updated_on_device(stride: int | None, size: int, spans: Iterable[int]) -> tuple[int, int]:
