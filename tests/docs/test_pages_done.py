@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import twin
 from tests.docs.pages import ROOT, check, done, like
 from twin.cost import algorithms
 from twin.strategies import registry
@@ -49,6 +51,15 @@ def test_the_tutorial_shows_what_comes(page):
 @pytest.mark.usefixtures("checkout")
 def test_what_a_how_to_says_can_be_done_from_outside(page):
     done(page, check)
+
+
+@pytest.mark.parametrize("page", ["tutorial/first-steps.md", "howto/compare.md"])
+def test_what_is_predicted_beside_a_measurement_is_what_is_simulated(page):
+    """Numbers of blocks that are measured are not held against what comes: of the tutorial the prediction was old."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^ *step {5,}(\d+) ms +\d", text, flags=re.M)
+    step = twin.simulate(twin.load_job(ROOT / "examples" / "tiny-gpt.yaml")).step_seconds
+    assert float(shown) == pytest.approx(1000 * step, abs=0.6)  # an event begins some microseconds later than the step
 
 
 def test_there_is_a_how_to_for_everything_that_is_added():
