@@ -116,12 +116,12 @@ def error_of(group: ErrorGroup | None) -> str:
 def percent(value: float | None, *, signed: bool = False) -> str:
     """A share for people.
 
-    >>> percent(0.0123), percent(0.5, signed=True), percent(None)
-    ('1.2 %', '+50.0 %', '')
+    >>> percent(0.0123), percent(0.5, signed=True), percent(-0.0001, signed=True), percent(None)
+    ('1.2 %', '+50.0 %', '+0.0 %', '')
     """
     if value is None:
         return ""
-    return f"{100 * value:{'+' if signed else ''},.1f} %"
+    return f"{100 * value:{'+' if signed else ''}z,.1f} %"
 
 
 def _waterfall(found: Comparison) -> list[_Bar]:
