@@ -13,13 +13,13 @@ from twin.description.problems import fail
 from twin.pages.picture import Picture
 from twin.strategies import known_axes
 from twin.studies.figures import pictures
-from twin.trace.palette import axis_colour
+from twin.trace.palette import BEYOND, axis_colour
 
 PARTS = {
     "compute": KINDS["compute"],
     "wait for the slowest device": SLOWEST_DEVICE,
     "idle, peers waited for": IDLE,
-    **{f"exposed {axis}": axis_colour(axis) for axis in known_axes()[::-1]},
+    **{f"exposed {axis}": axis_colour(axis) for axis in (*known_axes()[::-1], *BEYOND)},
 }
 PATTERNS = {"exposed x": "/", "exposed y": "\\", "exposed z": "x", "exposed data": "."}
 """So that parts are told apart without colour too."""

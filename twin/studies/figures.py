@@ -15,6 +15,7 @@ from twin.studies.description import Study
 from twin.studies.objective import best_first, feasible
 from twin.studies.table import grid_of
 from twin.trace.palette import (
+    BEYOND,
     BLUE,
     DARK_GREY,
     GREEN,
@@ -35,7 +36,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "x", "
 PARTS = {
     "compute_seconds": ("compute", KINDS["compute"]),
     "slowest_device_wait_seconds": ("wait for the slowest device", SLOWEST_DEVICE),
-    **{f"exposed_{axis}_seconds": (f"exposed {axis}", axis_colour(axis)) for axis in known_axes()[::-1]},
+    **{f"exposed_{axis}_seconds": (f"exposed {axis}", axis_colour(axis)) for axis in (*known_axes()[::-1], *BEYOND)},
     "idle_seconds": ("idle, peers waited for", IDLE),
 }
 """What a step is made of, in the colours that axes have everywhere."""
