@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.validate.published import FSDP, GPT, LLAMA, TENSOR, job_of
 from twin.strategies import load_job
 from twin.validate.training_runs import training_run
@@ -87,3 +89,26 @@ def test_tensor_ranks_overlap_where_a_row_says_so_in_words():
     row = TENSOR | {"sequence_parallel": "tp overlap on (so yes)", "flash_attention": True}
     assert job_of(row, GPT).tensor_overlap
     assert not job_of(row | {"sequence_parallel": True}, GPT).tensor_overlap
+
+
+@pytest.mark.parametrize(
+    ("source", "model", "dropout", "gradients"),
+    [
+        ("dgxc-benchmarking repository, release v24.11.1, README", "gpt3_175b", 0.1, "compute"),
+        ("NeMo repository docs, performance summary 24.07", "gpt3_5b", 0.1, "compute"),
+        ("dgxc-benchmarking repository, release v24.11.1, README", "llama3_8b", 0.0, "fp32"),
+        ("dgxc-benchmarking repository, release v25.04, README", "llama3_8b", 0.0, "compute"),
+        ("Megatron-Bridge repository docs, performance summary", "llama3_8b", 0.0, "compute"),
+        ("Megatron-LM repository", "gpt3_175b", 0.0, "fp32"),
+    ],
+)
+def test_dropout_and_sums_are_those_of_the_programs_configuration(source, model, dropout, gradients):
+    row = TENSOR | {"source": source, "model": model, "precision": "bf16", "flash_attention": True, "recompute": "none"}
+    job = job_of(row, GPT if model.startswith("gpt3") else LLAMA | {"seq": 2048})
+    assert (job.dropout, job.gradient_precision) == (dropout, gradients)
+
+
+@pytest.mark.parametrize("machine", ["dgx_h100", "dgx-h100", "dgx-b200"])
+def test_nvidia_s_programs_take_cudnn_on_hopper_and_newer_by_either_name(machine):
+    row = TENSOR | {"source": "NeMo repository docs", "machine": machine, "precision": "bf16", "flash_attention": True}
+    assert job_of(row, GPT).attention == "cudnn"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from twin.strategies.megatron.rules import evenly
+from twin.validate.megatron import MEGATRON
 from twin.validate.published_run import Run
 
 SCHEDULES = {"none": "1f1b", "1f1b": "1f1b", "interleaved_1f1b": "interleaved", "zb1p": "zb_h1", "zb2p": "zb_h2"}
@@ -27,6 +28,21 @@ github NVIDIA/Megatron-LM (October 2023) reports that Torch did not fuse `bias_d
 runs with dropout were made is not said; they are older papers, or vTrain's, which stay fused."""
 UNFUSED = ("2104.04473", "Megatron-LM README 2020")
 """Sources of before products of weight gradients added to their sums themselves (about the end of 2021: assumed)."""
+
+OF_NEMO_S_LAUNCHER = ("performance summary 24.07", "dgxc-benchmarking repository, release v24", "release v25.02")
+"""Sources whose GPT-3 is configured by NeMo's launcher: dropout of 0.1, and gradients summed in bf16 (`hidden_dropout`
+and `grad_sync_dtype` of github NVIDIA/NeMo-Framework-Launcher, conf/training/gpt3/{5b,175b}_fp8_performance.yaml, and of
+NVIDIA/dgxc-benchmarking, nemo_megatron/gpt3_175b_hydra.yaml). NeMo 2's own 175B has neither."""
+
+SUMMED_IN_BF16 = ("Megatron-Bridge", "dgxc-benchmarking repository, release v25.04")
+"""Sources whose recipes sum gradients in bf16 (`grad_reduce_in_fp32 = False`: `set_llama3_common_configs` of github
+NVIDIA-NeMo/Megatron-Bridge, and the performance recipes and scripts of NVIDIA/NeMo, of which v25.04 is the first)."""
+
+
+def is_of_launcher(run: Run) -> bool:
+    """Tell whether a row is a GPT-3 of NeMo's launcher."""
+    learned = str(run.row.get("model", "")).startswith("gpt3")
+    return learned and any(name in str(run.row["source"]) for name in OF_NEMO_S_LAUNCHER)
 
 
 def chunks(run: Run) -> int:
@@ -81,13 +97,15 @@ def keys(run: Run) -> dict[str, Any]:
     split = tensor > 1 and sequence_parallel(run)
     deepspeed = is_deepspeed(run)
     zero = deepspeed and run.stage in {"1", "2"} and pipeline == 1  # its optimizer keeps gradients as they come
+    narrow = run.says("precision").startswith("fp16") or zero or is_of_launcher(run)
+    narrow |= any(name in str(row["source"]) for name in SUMMED_IN_BF16)
     found: dict[str, Any] = {
         "strategy": "megatron",
         "grid": {"pipeline": pipeline, "data": run.replicas, "context": context, "tensor": tensor},
         "flavour": "deepspeed" if deepspeed else "megatron",
         "sequence_parallel": split,
         "tensor_overlap": split and (tensor_overlap(run) or run.is_megascale),
-        "gradient_precision": "compute" if run.says("precision").startswith("fp16") or zero else "fp32",
+        "gradient_precision": "compute" if narrow else "fp32",
         "fused_accumulation": not any(name in str(row["source"]) for name in UNFUSED),
         "fused_residual": not any(name in str(row["source"]) for name in RESIDUAL_IN_STEPS),
         "fp8_linears": "fp8" in run.says("precision"),
@@ -104,6 +122,8 @@ def keys(run: Run) -> dict[str, Any]:
         if early or (found["schedule"] == "interleaved" and not asked):
             found["overlap_messages"] = False
     found |= stages(run, pipeline * chunks(run))
+    if is_of_launcher(run):
+        found["dropout"] = MEGATRON["dropout"]
     if run.replicas * context > 1:
         overlapped = run.stage == "overlapped" or run.is_megascale
         found |= {"distributed_optimizer": overlapped or run.stage in {"1", "2"}}
