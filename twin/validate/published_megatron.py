@@ -31,8 +31,8 @@ UNFUSED = ("2104.04473", "Megatron-LM README 2020")
 
 OF_NEMO_S_LAUNCHER = ("performance summary 24.07", "dgxc-benchmarking repository, release v24", "release v25.02")
 """Sources whose GPT-3 is configured by NeMo's launcher: dropout of 0.1, and gradients summed in bf16 (`hidden_dropout`
-and `grad_sync_dtype` of github NVIDIA/NeMo-Framework-Launcher, conf/training/gpt3/{5b,175b}_fp8_performance.yaml, and of
-NVIDIA/dgxc-benchmarking, nemo_megatron/gpt3_175b_hydra.yaml). NeMo 2's own 175B has neither."""
+and `grad_sync_dtype` of github NVIDIA/NeMo-Framework-Launcher, conf/training/gpt3/{5b,175b}_fp8_performance.yaml, and
+of NVIDIA/dgxc-benchmarking, nemo_megatron/gpt3_175b_hydra.yaml). NeMo 2's own 175B has neither."""
 
 SUMMED_IN_BF16 = ("Megatron-Bridge", "dgxc-benchmarking repository, release v25.04")
 """Sources whose recipes sum gradients in bf16 (`grad_reduce_in_fp32 = False`: `set_llama3_common_configs` of github
