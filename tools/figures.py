@@ -172,6 +172,12 @@ def by_source(answer: Answer) -> str:
     return percent(sum(means) / len(means), digits=1)
 
 
+def unseen(answer: Answer) -> str:
+    """Write how many rows of each device there are, and their mean errors."""
+    words = [f"{group['count']} on {group['name']}: {percent(group['mean'], digits=1)}" for group in answer["groups"]]
+    return ", ".join(words)
+
+
 def systems(answer: Answer) -> str:
     """Write published systems, each with the 4D algorithm's time on the same job behind it."""
     rows, points = [], answer["points"]
@@ -241,6 +247,7 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "fsdp": ("fsdp", iterations),
     "published": ("published", iterations),
     "unseen-fsdp": ("unseen-fsdp", iterations),
+    "unseen-mean": ("unseen-fsdp", unseen),
     "unseen-fsdp-left-out": ("unseen-fsdp", left_out),
     "unseen-runs": ("unseen-runs", iterations),
     "left-out": ("published", left_out),
