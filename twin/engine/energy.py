@@ -1,8 +1,9 @@
 """Energy of a simulated step, op by op and rank by rank, and its power over time.
 
 A rank draws what its context draws from the step's first moment to its last, and each op adds its own watts while it
-runs: so the joules of a step are those of its ops and of the context, and power over time integrates to them. Devices
-of typical speed are taken: what all wait for the slowest one is drawn at the context's watts.
+runs, but no more than the device's limit leaves it (`twin.engine.held_power`): so the joules of a step are those of its
+ops and of the context, and power over time integrates to them. Devices of typical speed are taken: what all wait for
+the slowest one is drawn at the context's watts.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from twin.cost.power import LOWEST_CLOCK, follows_clock, memory_watts, unit_watts
 from twin.description.power import Power
+from twin.engine.held_power import Held, held_back
 from twin.engine.power_over_time import Draws, Ops, PowerOverTime, Segments
 from twin.engine.program import Program
 from twin.engine.rows import Occurrences
@@ -68,7 +70,48 @@ class StepEnergy:
         device, clock = self.simulation.job.machine.device, self.simulation.clock
         moved = memory_watts(device, self.power, kernel, seconds)
         kind = KINDS.index(PRODUCTS if follows_clock(kernel) else OTHERS)
-        return unit_watts(self.power, kernel, clock) + moved, kind
+        return min(unit_watts(self.power, kernel, clock) + moved, self.spare_watts), kind
+
+    @property
+    def spare_watts(self) -> float:
+        """What a device's limit leaves for its ops beside the context."""
+        return float(self.simulation.job.machine.device.busy_watts - self.power.context_watts)
+
+    @cached_property
+    def _held(self) -> list[list[tuple[Held, list[Held]]]]:
+        """Of each part and class of ranks: what it does not draw of ops that are known one by one, and of segments."""
+        alike: dict[tuple[int, bytes], Held] = {}
+        found = []
+        for number, part in enumerate(self.simulation.parts):
+            which, code = np.asarray(part.program.ops.which), np.asarray(part.program.code)
+            watts, slowness = self._watts[number][0], self.simulation.typical_slowness
+            rows = []
+            for row in part.timeline.rows:
+                own = held_back(row.times, code[row.ops], watts[which[row.ops]], slowness, self.spare_watts)
+                of_segments = []
+                for each, drawn in row.each_once(watts[which[row.once]]):
+                    segment, key = each.segment, (id(each.segment), drawn.tobytes())
+                    if key not in alike:
+                        alike[key] = held_back(segment.times, segment.code, drawn, slowness, self.spare_watts)
+                    of_segments.append(alike[key])
+                rows.append((own, of_segments))
+            found.append(rows)
+        return found
+
+    @cached_property
+    def _held_joules(self) -> list[Floats]:
+        """Of each part: what its distinct ops do not draw in all, (rank classes, distinct ops)."""
+        found = []
+        for part, rows in zip(self.simulation.parts, self._held, strict=True):
+            which, distinct = np.asarray(part.program.ops.which), len(part.program.ops.distinct)
+            joules = np.zeros((len(rows), distinct))
+            for number, (row, (own, of_segments)) in enumerate(zip(part.timeline.rows, rows, strict=True)):
+                joules[number] = np.bincount(which[row.ops], own.joules, distinct)
+                for each, held in zip(row.segments, of_segments, strict=True):
+                    ops = which[each.firsts[0] : each.firsts[0] + len(held.joules)]
+                    joules[number] += np.bincount(ops, len(each.begins) * held.joules, distinct)
+            found.append(joules)
+        return found
 
     @cached_property
     def _seconds(self) -> list[Floats]:
@@ -81,7 +124,7 @@ class StepEnergy:
 
     def op_joules(self, part: int) -> Floats:
         """Return what each distinct op of a part adds in all to a rank of each class, (rank classes, distinct ops)."""
-        found: Floats = self._seconds[part] * self._watts[part][0]
+        found: Floats = self._seconds[part] * self._watts[part][0] - self._held_joules[part]
         return found
 
     @property
@@ -154,17 +197,21 @@ class StepEnergy:
         """All that draws power: ops of each class of ranks, and segments, which several may go through."""
         ranks, slowness = self._ranks_of_class, self.simulation.typical_slowness
         draws: list[Draws] = []
-        alike: dict[tuple[int, bytes], tuple[list[Occurrences], Floats]] = {}
+        alike: dict[tuple[int, int, bytes], tuple[list[Occurrences], Floats, Ops]] = {}
         highest = 0.0
         for number, part in enumerate(self.simulation.parts):
             which, code = np.asarray(part.program.ops.which), np.asarray(part.program.code)
-            for row, count in zip(part.timeline.rows, ranks[part.classes].tolist(), strict=True):
+            rows = zip(part.timeline.rows, self._held[number], ranks[part.classes].tolist(), strict=True)
+            for row, (held, of_segments), count in rows:
                 watts = count * self._watts[number][0]
                 highest += (1 + len(self.simulation.communicators)) * float(watts.max(initial=0.0))
                 draws.append(Ops.of(row.times, code[row.ops], watts[which[row.ops]], slowness))
-                for each, own in row.each_once(watts[which[row.once]]):
-                    alike.setdefault((id(each.segment), own.tobytes()), ([], own))[0].append(each)
-        draws += (Segments.of(several, watts, slowness) for several, watts in alike.values())
+                if held.pieces.changes:
+                    draws.append(held.of_ranks(count))
+                for (each, own), less in zip(row.each_once(watts[which[row.once]]), of_segments, strict=True):
+                    key = id(each.segment), count, own.tobytes()
+                    alike.setdefault(key, ([], own, less.of_ranks(count)))[0].append(each)
+        draws += (Segments.of(several, watts, slowness, less) for several, watts, less in alike.values())
         context = self.power.context_watts * float(ranks.sum())
         return PowerOverTime(draws, context, context + highest, self.simulation.step_seconds)
 

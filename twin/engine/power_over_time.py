@@ -29,7 +29,7 @@ SHORTEST = 2.0**-40
 
 
 class Draws(Protocol):
-    """Several things of one kind that draw power, in the order in which they begin."""
+    """Several things of one kind that draw power, in the order in which they begin; less, where watts are negative."""
 
     @property
     def begins(self) -> Floats:
@@ -57,7 +57,7 @@ class Ops:
     @classmethod
     def of(cls, times: Times, code: NDArray[np.int8], watts: Floats, slowness: float) -> Ops:
         """Take those that draw anything, on devices of typical speed; ranks wait for others so many times as slow."""
-        seconds = _seconds(times, code, slowness)
+        seconds = seconds_of(times, code, slowness)
         places = np.flatnonzero((watts != 0.0) & (seconds > 0.0))
         begins = times.start[places]
         if (begins[1:] < begins[:-1]).any():
@@ -94,11 +94,13 @@ class Segments:
     """By how much."""
 
     @classmethod
-    def of(cls, several: Sequence[Occurrences], watts: Floats, slowness: float) -> Segments:
-        """Take those of one segment whose ops draw the same."""
+    def of(cls, several: Sequence[Occurrences], watts: Floats, slowness: float, held: Ops) -> Segments:
+        """Take those of one segment whose ops draw the same; `held` is what they do not draw, at their limit."""
         segment = several[0].segment
         ops = Ops.of(segment.times, segment.code, watts, slowness)
-        at, changes = np.concatenate([ops.begins, ops.begins + ops.seconds]), np.append(ops.watts, -ops.watts)
+        begins, rises = np.append(ops.begins, held.begins), np.append(ops.watts, held.watts)
+        ends = np.append(ops.begins + ops.seconds, held.begins + held.seconds)
+        at, changes = np.concatenate([begins, ends]), np.append(rises, -rises)
         order = np.argsort(at)
         return cls(np.sort(np.concatenate([each.begins for each in several])), at[order], changes[order])
 
@@ -130,7 +132,8 @@ def _left(begins: Floats, begin: float, seconds: float) -> Floats:
     return np.concatenate([begins[:first], begins[stop:] - seconds])
 
 
-def _seconds(times: Times, code: NDArray[np.int8], slowness: float) -> Floats:
+def seconds_of(times: Times, code: NDArray[np.int8], slowness: float) -> Floats:
+    """Return how long ops take on devices of typical speed, (ops,)."""
     found: Floats = (times.end - times.start) / np.where(code == COMPUTE, slowness, 1.0)
     return found
 
