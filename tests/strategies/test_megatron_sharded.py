@@ -13,7 +13,7 @@ from twin.engine.simulate import simulate
 from twin.schedule.kernels import Attention, Gemm
 from twin.schedule.ops import Compute, Start, Wait
 from twin.strategies import load_job, strategy_of
-from twin.trace.metrics import hardware_flops
+from twin.trace.metrics import hardware_flops, job_flops
 
 BLOCK = 12 * H * H + 13 * H
 LLAMA = {"positions": "rotary", "activation": "swiglu", "norm": "rms", "biases": False}
@@ -289,8 +289,31 @@ def test_what_does_not_go_together_is_refused(case: str) -> None:
     ],
 )
 def test_flops_of_the_hardware_are_those_of_the_kernels(options: dict[str, Any]) -> None:
-    """Counted op by op, attention twice for the half that its mask leaves out."""
     job = described({}, micro_steps=2, **{"flavour": "torch", "model": LLAMA, **options})
+    assert hardware_flops(job) == pytest.approx(flops_of_kernels(job), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"recompute": False},
+        {"recompute": True},
+        {"recompute": True, "recompute_layers": 3},
+        {"recompute": True, "recompute_keeps": "half_products"},
+    ],
+)
+@pytest.mark.parametrize("flavour", ["megatron", "torch"])
+def test_keys_that_several_ranks_compute_are_work_of_the_hardware(flavour: str, options: dict[str, Any]) -> None:
+    """Two heads of keys for four ranks: each has one, so that keys and values are computed twice over."""
+    model = LLAMA | {"kv_heads": 2}
+    shared, alone = (described({"tensor": n}, micro_steps=2, flavour=flavour, model=model, **options) for n in (4, 1))
+    assert hardware_flops(shared) == pytest.approx(4 * flops_of_kernels(shared), rel=1e-9)
+    assert hardware_flops(shared) > hardware_flops(alone)
+    assert job_flops(shared, recompute=False) == job_flops(alone, recompute=False)
+
+
+def flops_of_kernels(job: Any) -> float:
+    """Counted op by op of one rank, attention twice for the half that its mask leaves out."""
     counted = 0.0
     for _, op in ops(job):
         if isinstance(op, Compute) and isinstance(op.kernel, Gemm):
@@ -299,4 +322,4 @@ def test_flops_of_the_hardware_are_those_of_the_kernels(options: dict[str, Any])
             kernel = op.kernel
             full = 4.0 * kernel.sequences * kernel.heads * kernel.sequence_length**2 * kernel.head_size
             counted += full * (2 if kernel.backward else 1)
-    assert hardware_flops(job) == pytest.approx(counted, rel=1e-9)
+    return counted

@@ -240,15 +240,16 @@ class MegatronJob(Job):
     def kept_flops(self) -> float:
         """Flops of a step that all blocks' recomputation would be, and that are not done.
 
-        By the convention of published rates: attention is not halved for its mask. Below zero without `recompute`,
-        where scores alone are computed again.
+        By the convention of published rates: attention is not halved for its mask. What is done beyond that counts
+        against it: scores that are computed again without `recompute`, and keys and values that several ranks compute.
         """
-        model = self.model
+        model, passes = self.model, 4 if self.recompute else 3
         tokens = float(self.batch.sequences * model.sequence)
-        queries, keys = model.qkv_parts[0], model.qkv_parts[1]
+        queries, keys = model.qkv_parts[0], self._computed_keys
         attention = 4.0 * model.sequence * queries
+        repeated = passes * tokens * model.layers * 4.0 * model.hidden * (keys - model.qkv_parts[1])
         if not self.recompute:
-            return -tokens * model.layers * attention if self.recomputes_scores else 0.0
+            return (-tokens * model.layers * attention if self.recomputes_scores else 0.0) - repeated
         up = (2 if model.mlp_kind == "swiglu" else 1) * model.mlp_hidden  # gate and up
         down = 2.0 * model.hidden * model.mlp_hidden
         products = 2.0 * model.hidden * (2 * queries + 2 * keys + up) + down
@@ -260,7 +261,13 @@ class MegatronJob(Job):
         again = model.layers
         if self.recompute_layers is not None:
             again = sum(min(len(stage), self.recompute_layers) for stage in self.layers_by_stage)
-        return tokens * (again * kept + (model.layers - again) * (products + attention))
+        return tokens * (again * kept + (model.layers - again) * (products + attention)) - repeated
+
+    @property
+    def _computed_keys(self) -> int:
+        """Width of keys that all tensor ranks compute: where they have fewer heads than ranks, each rank has a copy."""
+        heads, tensor = self.model.key_value_heads, self.concrete_grid.tensor
+        return self.model.head_size * tensor * max(1, heads // tensor)
 
     @property
     def recomputes_scores(self) -> bool:
