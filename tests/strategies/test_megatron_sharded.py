@@ -205,6 +205,36 @@ def test_half_of_the_products_is_keys_projection_and_one_of_the_mlp() -> None:
     assert again == [(H, H), (H, H), (job.model.mlp_hidden, H)]
 
 
+@pytest.mark.parametrize("more", [{"flavour": "torch"}, {"flavour": "torch", "dropout": 0.1}, {"flavour": "megatron"}])
+@pytest.mark.parametrize("activation", ["swiglu", "gelu"])
+def test_each_product_is_either_kept_or_made_again(more: dict[str, Any], activation: str) -> None:
+    """Torchtitan saves every other product: with SwiGLU the seventh and last, which with dropout was made again too.
+
+    Counted in the order in which a block makes them; of a GELU's six the last is the sixth.
+    """
+    model = LLAMA | {"activation": activation}
+    job = described({}, recompute=True, recompute_keeps="half_products", micro_steps=1, model=model, **more)
+    size = {"queries": H, "keys": H, "values": H, "projection": H, "gate": job.model.mlp_hidden}
+    size |= {"up": job.model.mlp_hidden} if activation == "swiglu" else {}
+    size["down"] = H
+    saved, left = list(size)[::2], list(size)[1::2]
+    if more == {"flavour": "torch"} and "down" in left:
+        left.remove("down")  # nothing that is left is needed behind it
+    again = [
+        op.kernel.flops
+        for name, op in ops(job)
+        if "/recompute/block1" in name and isinstance(op, Compute) and isinstance(op.kernel, Gemm)
+    ]
+    m = 2 * 256
+    inner = {"down": job.model.mlp_hidden}
+    assert sorted(again) == sorted(2.0 * m * size[name] * inner.get(name, H) for name in left)
+    role = strategy_of(job).roles(job)[0]
+    attention = job.model_copy(update={"recompute_keeps": "attention"})
+    one, other = (strategy_of(each).memory(each, role)["activations"] for each in (attention, job))
+    # most is there as the backward pass begins, with all blocks' own
+    assert other - one == BF16 * m * job.model.layers * sum(size[name] for name in saved)
+
+
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("more", [{"flavour": "megatron"}, {"flavour": "torch", "dropout": 0.1}], ids=str)
 def test_sums_over_ranks_are_kept_with_half_of_the_products(more: dict[str, Any], sequence_parallel: bool) -> None:

@@ -253,7 +253,8 @@ class MegatronJob(Job):
         up = (2 if model.mlp_kind == "swiglu" else 1) * model.mlp_hidden  # gate and up
         down = 2.0 * model.hidden * model.mlp_hidden
         products = 2.0 * model.hidden * (2 * queries + 2 * keys + up) + down
-        kept = down if self.flavour == "torch" and not self.dropout else 0.0  # PyTorch stops at the last thing kept
+        stops = self.flavour == "torch" and not self.dropout  # PyTorch stops at the last thing kept
+        kept = down if stops or self.keeps_down else 0.0
         if self.recompute_keeps != "nothing":
             kept += attention
         if self.recompute_keeps == "half_products":
@@ -262,6 +263,11 @@ class MegatronJob(Job):
         if self.recompute_layers is not None:
             again = sum(min(len(stage), self.recompute_layers) for stage in self.layers_by_stage)
         return tokens * (again * kept + (model.layers - again) * (products + attention)) - repeated
+
+    @property
+    def keeps_down(self) -> bool:
+        """Whether what the MLP's last product gives is kept: with SwiGLU it is the seventh, of which every other is."""
+        return self.recompute_keeps == "half_products" and self.model.mlp_kind == "swiglu"
 
     @property
     def _computed_keys(self) -> int:

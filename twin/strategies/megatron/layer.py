@@ -37,7 +37,8 @@ def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
     emit.compute(job.model.mlp_kind, _activation(linears, backward=False))
     if again and job.flavour == "torch" and not job.dropout:
         return  # nothing needs what comes now (`torch.utils.checkpoint.set_checkpoint_early_stop`), but for a mask
-    linears.forward(emit.under("mlp_down"), block["mlp_down"], summed=not halved)
+    if not (halved and job.keeps_down):
+        linears.forward(emit.under("mlp_down"), block["mlp_down"], summed=not halved)
     _residual(emit, linears, "mlp_down", "residual2")
 
 

@@ -261,7 +261,8 @@ def kept_results(job: MegatronJob, local: Local) -> float:
     if job.recompute_keeps != "half_products":
         return kept
     summed = 2 * local.residual_elements if local.grid.tensor > 1 else 0
-    return kept + float(job.element_bytes * (local.tokens * job.model.hidden + summed))
+    added = local.tokens * job.model.hidden if job.keeps_down else 0
+    return kept + float(job.element_bytes * (added + summed))
 
 
 def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
