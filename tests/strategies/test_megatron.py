@@ -10,13 +10,16 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.strategies.pipelined import FP32, MODEL, WHOLE, B, S, described, hidden_by, moved, ops, parameters, started
 from twin.description.problems import DescriptionError
+from twin.engine.report import as_json, report
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Start, Wait
 from twin.search.choose import choose
+from twin.show.step import parts
 from twin.strategies import load_job, strategy_of
 from twin.trace.metrics import job_flops
 
@@ -230,6 +233,29 @@ def test_gradients_are_summed_over_data_and_context() -> None:
     (data,) = [c for c in strategy_of(job).communicators(job) if c.name == "data"]
     assert data.size == 8
     assert moved(job, within="reduce/", communicator="data") == {("all_reduce", float(FP32 * parameters())): 1}
+
+
+@pytest.mark.parametrize(
+    ("grid", "axes"),
+    [
+        ({"data": 2, "context": 4}, ["data", "context"]),
+        ({"context": 8}, ["context"]),
+        ({"data": 4, "tensor": 2}, None),
+        ({"pipeline": 2, "data": 2, "context": 2}, ["data", "context"]),
+    ],
+)
+def test_axes_that_run_over_others_too_say_so(
+    grid: dict[str, int], axes: list[str] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exposed sums of gradients over context ranks were booked as `data`, which may be of one rank."""
+    job = described(grid, attention="flash")
+    simulation = simulate(job)
+    figures = report(simulation)
+    written = as_json(simulation, figures, 0.0)
+    assert written.get("wider") == (None if axes is None else {"data": axes})
+    parts(Console(width=200), job, figures, several=False)
+    told = "data" if axes is None else f"data (of {' × '.join(axes)})"
+    assert f"exposed communication, {told} " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ class Report:
     """Communication while the device computes nothing."""
     exposed_by_axis: dict[Axis, float]
     """The same by axis."""
+    wider: dict[Axis, tuple[Axis, ...]]
+    """Axes of which collectives run over groups of others too, and which: gradients over data and context."""
     idle_seconds: float
     """Neither compute nor communication."""
     peers_by_axis: dict[Axis, float]
@@ -99,6 +101,7 @@ def report(simulation: Simulation) -> Report:
         compute_seconds=typical,
         slowest_device_wait_seconds=compute - typical,
         exposed_seconds=mean([part.exposed for part in parts]),
+        wider=simulation.wider,
         exposed_by_axis={a: mean([p.exposed_by_axis.get(a, 0.0) for p in parts]) for a in axes},
         idle_seconds=mean([part.idle for part in parts]),
         peers_by_axis=_sums(axes, (each.peers_by_axis for each in sums)),
@@ -133,6 +136,7 @@ def report_all_ranks(every: AllRanks) -> Report:
         slowest_device_wait_seconds=0.0,
         exposed_seconds=sum(exposed.values()),
         exposed_by_axis=exposed,
+        wider=every.nominal.wider,
         idle_seconds=float(outcome.host.mean()) + sum(peers.values()) + at_the_end,
         peers_by_axis=peers,
         compute_by_phase=outcome.compute_by_phase,
@@ -224,6 +228,7 @@ def as_json(simulation: Simulation | AllRanks, figures: Report, wall_seconds: fl
         "slowest_device_wait_seconds": figures.slowest_device_wait_seconds,
         "exposed_communication_seconds": figures.exposed_seconds,
         "exposed_by_axis": figures.exposed_by_axis,
+        **({"wider": {axis: list(axes) for axis, axes in figures.wider.items()}} if figures.wider else {}),
         "idle_seconds": figures.idle_seconds,
         "peers_by_axis": figures.peers_by_axis,
         "compute_by_phase": figures.compute_by_phase,

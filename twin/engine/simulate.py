@@ -30,7 +30,7 @@ from twin.engine.segments import Segments
 from twin.engine.setting import Setting, Timeline
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.variation import slowest_factor
-from twin.schedule.communicator import Communicator, Role
+from twin.schedule.communicator import Communicator, Role, spanned
 from twin.schedule.kernels import Attention, Gemm, Kernel
 from twin.schedule.ops import Schedule
 from twin.strategies import strategy_of
@@ -123,6 +123,13 @@ class Simulation:
     def axes(self) -> tuple[str, ...]:
         """What collectives' time is booked under: the mesh's axes, then what else communicators have."""
         return tuple(dict.fromkeys([*self.mesh.axes, *(c.axis for c in self.communicators.values())]))
+
+    @property
+    def wider(self) -> dict[str, tuple[str, ...]]:
+        """Axes whose collectives run over groups of other axes too, as gradients over data and context; and which."""
+        mesh = self.mesh
+        own = {c.name: spanned(mesh, c) for c in self.communicators.values() if c.name in mesh.axes}
+        return {name: axes for name, axes in own.items() if axes not in ((), (name,))}
 
     @property
     def ops(self) -> int:

@@ -49,6 +49,13 @@ class Communicator:
         return int(self.members.shape[1])
 
 
+def spanned(mesh: Mesh, communicator: Communicator) -> tuple[str, ...]:
+    """Return the axes of a mesh in which members of a communicator's groups differ, outermost first."""
+    places = np.array(np.unravel_index(communicator.members, mesh.sizes))
+    differ = (places != places[:, :, :1]).any(axis=(1, 2))
+    return tuple(axis for axis, found in zip(mesh.axes, differ.tolist(), strict=True) if found)
+
+
 @dataclass(frozen=True, eq=False)
 class Role:
     """Ranks that run the same program, such as a pipeline stage."""

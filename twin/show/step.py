@@ -149,7 +149,8 @@ def parts(console: Console, job: Job, figures: Report, *, several: bool) -> None
         rows.append(("wait for the slowest device", figures.slowest_device_wait_seconds, "cyan"))
     for axis, seconds in figures.exposed_by_axis.items():
         if seconds > 0 or (axis in job.concrete_grid.axes and job.concrete_grid.size(axis) > 1):
-            rows.append((f"exposed communication, {axis}", seconds, "yellow"))
+            over = f" (of {' × '.join(figures.wider[axis])})" if axis in figures.wider else ""
+            rows.append((f"exposed communication, {axis}{over}", seconds, "yellow"))
     rows.append(("idle (host, skew)", figures.idle_seconds, "red"))
     for name, seconds, colour in rows:
         told = f"{part_time(seconds, total):>11}"
