@@ -71,6 +71,8 @@ def memory_seconds(device: Device, memory: Memory, kind: str = "") -> float:
 
 _WIDE_HEAD = 128
 """Head size that the shares of an attention kernel refer to."""
+_WIDEST_HEAD = 256
+"""Head size of the widest kernels: nothing was measured beyond it, and wider ones are taken to be no faster."""
 
 
 def attention_model(device: Device, form: AttentionForm) -> AttentionModel:
@@ -84,8 +86,8 @@ def attention_model(device: Device, form: AttentionForm) -> AttentionModel:
 def _fused_attention_seconds(device: Device, attention: Attention) -> float:
     model, length = attention_model(device, attention.form), attention.sequence_length
     share = model.backward_share if attention.backward else model.forward_share
-    rate = device.peak_flops_per_second * share * length / (length + model.half_length)
-    rate *= math.pow(model.narrow_ratio, math.log2(_WIDE_HEAD / attention.head_size))
+    share *= math.pow(model.narrow_ratio, math.log2(_WIDE_HEAD / min(attention.head_size, _WIDEST_HEAD)))
+    rate = device.peak_flops_per_second * min(share, 1.0) * length / (length + model.half_length)
     if attention.element_bytes >= 4:
         rate *= device.gemm.fp32_share
     blocks = attention.sequences * attention.heads * max(length / model.block_rows, 1.0)
