@@ -22,6 +22,7 @@ TENSORBOARD = "tensorboard"
 
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""What a disk says that is full, or whose quota is used up: later there may be space."""
 
 
 class MetricsFile:
@@ -62,7 +63,32 @@ class MetricsFile:
             if line.endswith("\n")
         ]
 
-    def _stays(self, line: str) -> bool:
+    def go_back(self, done: int, entry: Mapping[str, Any]) -> None:
+        """Cut what will be written again, after so many steps, and say why.
+
+        Lines are in the order of steps, so that the file is made shorter where it is: that takes no space on the disk.
+        """
+        self._done, self._again = done, False
+        try:
+            written = self.path.read_bytes()
+            lines = written + self._pending  # of one line a part may be written
+            whole = (line for line in lines.splitlines(keepends=True) if line.endswith(b"\n"))
+            kept = b"".join(line for line in whole if self._stays(line))
+            if lines.startswith(kept):
+                size = min(len(kept), len(written))
+                os.truncate(self._file.fileno(), size)
+                self._pending = kept[size:]
+            else:  # somebody has put a line of their own in
+                temporary = self.path.with_suffix(".tmp")
+                temporary.write_bytes(kept)
+                temporary.replace(self.path)
+                self._file.close()
+                self._file, self._pending = self.path.open("ab", buffering=0), b""
+        except OSError as error:
+            raise self._problem(error) from None
+        self.write(entry)
+
+    def _stays(self, line: str | bytes) -> bool:
         try:
             figures = json.loads(line)
             if "to_step" in figures:

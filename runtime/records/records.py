@@ -36,12 +36,13 @@ class Records:
 
     def go_back(self, done: int, entry: Mapping[str, Any]) -> None:
         """Cut what will be written again, after so many steps, and say why."""
-        if not self.kept:
+        if self._metrics is None:
             return
-        self.close()
-        metrics = MetricsFile(self.folder, done, self.steps, again=False)
-        metrics.write(entry)
-        self._open(metrics, done)
+        for writer in self._writers:
+            if writer is not self._metrics:
+                writer.close()
+        self._metrics.go_back(done, entry)
+        self._open(self._metrics, done)
 
     def close(self) -> None:
         """Write everything to disk."""

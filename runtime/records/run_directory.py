@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from runtime.records.metrics_file import METRICS, TENSORBOARD
+from runtime.records.metrics_file import METRICS, NO_SPACE, TENSORBOARD
 from runtime.records.ownership import OWNER
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, Problem, fail
 
 RUN = "run.json"
 TEMPORARY = "run.json.tmp"
@@ -125,16 +125,24 @@ def read_run(out: Path) -> dict[str, Any]:
     return described
 
 
+class NoRoomError(DescriptionError):
+    """What a resumed run must know found no space on the disk; what was known before is still there."""
+
+
 def add_to_run(out: Path, facts: Mapping[str, Any]) -> None:
-    """Write down what a resumed run must know; raises DescriptionError if it cannot be written."""
+    """Write down what a resumed run must know.
+
+    Raises DescriptionError if it cannot be written, NoRoomError for want of space.
+    """
     try:
         _write(out, {**read_run(out), **facts})
     except OSError as error:
-        raise fail(
-            str(out / RUN),
+        remedy = (
             f"cannot be written: {error.strerror}; make room, and run the same "
-            "command again to go on from the last checkpoint",
-        ) from None
+            "command again to go on from the last checkpoint"
+        )
+        kind = NoRoomError if error.errno in NO_SPACE else DescriptionError
+        raise kind([Problem(str(out / RUN), remedy)]) from None
 
 
 def note_start(out: Path, after_steps: int, ranks: int) -> None:

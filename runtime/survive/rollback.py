@@ -6,12 +6,13 @@ says: it puts up a notice before the next step, and all ranks act upon it after 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.launch.board import Board
-from runtime.records.run_directory import add_to_run
+from runtime.records.run_directory import RUN, NoRoomError, add_to_run
 from runtime.step.context import Context
 from runtime.step.optimizer import Optimizer
 from runtime.survive.history import KEY, History, WentBack
@@ -95,12 +96,15 @@ def go_back(
     optimizer: Optimizer,
     out: Path,
     most: int,
+    warn: Callable[[str], None],
 ) -> tuple[History, WentBack] | None:
     """Load the newest checkpoint of before the culprit, and write down what is left out from now on.
 
     Later checkpoints are deleted then: they hold what the culprit did. Every rank must call it, with no
     checkpoint being written. Returns the new history and its last entry; None if there is no such
     checkpoint, or the run has gone back so often without getting past this: then nothing has changed.
+
+    A full disk ends nothing: `warn` tells of it, and the next checkpoint has the history too.
     """
     steps = checkpoints.steps()
     target = max((s for s in steps if s <= culprit.first), default=None)
@@ -119,5 +123,18 @@ def go_back(
         left_out=tuple(history.batch(step) for step in bad),
     )
     history = history.plus(entry)
-    checkpoints.from_first(lambda: add_to_run(out, {KEY: history.as_json()}))
+    if not checkpoints.from_first(lambda: _noted(out, history)):
+        warn(
+            f"{out / RUN}: no space left to note what is left out; training goes on, the next checkpoint has it; "
+            "a start before that meets the same batches and goes back again"
+        )
     return history, entry
+
+
+def _noted(out: Path, history: History) -> bool:
+    """Write a history down; False if there is no space for it."""
+    try:
+        add_to_run(out, {KEY: history.as_json()})
+    except NoRoomError:
+        return False
+    return True

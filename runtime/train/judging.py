@@ -54,6 +54,7 @@ class Judge:
             self.trainee.optimizer,
             self.plan.out,
             rollback.most,
+            display.warn,
         )
         if gone is None:
             raise self._diverged(culprit, batch)

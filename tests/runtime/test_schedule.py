@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from itertools import pairwise
 from math import cos, pi
@@ -129,6 +130,52 @@ def test_a_resumed_run_keeps_whole_lines_of_steps_it_does_not_repeat(tmp_path):
     lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert [line["step"] for line in lines] == [0, 1, 2, 3, 4]
     assert [line["loss"] for line in lines] == [5.0, 4.0, 3.0, 2.0, 0.5]
+
+
+@pytest.mark.parametrize("on_disk", [0, 3, 30, 1000])
+def test_going_back_takes_no_space_but_its_own_line(tmp_path, on_disk):
+    """On a disk that is full after so many bytes, and has room later, the file is what it is on one with room."""
+    path, entry = tmp_path / "metrics.jsonl", {"from_step": 5, "to_step": 3, "left_out": [4, 5]}
+    file = MetricsFile(tmp_path, 0, 10)
+    room = on_disk
+
+    class Small:
+        def write(self, data):
+            nonlocal room
+            if not room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            taken = min(room, len(data))
+            room -= taken
+            return real.write(data[:taken])
+
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+    real, file._file = file._file, Small()
+    for step in range(6):
+        file.write({"step": step, "loss": 1.0 + step})
+    inode = path.stat().st_ino
+    file.go_back(3, entry)
+    assert path.stat().st_ino == inode
+    room = 10_000
+    file.write({"step": 3, "loss": 9.0})
+    file.close()
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert lines == [*({"step": s, "loss": 1.0 + s} for s in range(3)), entry, {"step": 3, "loss": 9.0}]
+
+
+def test_going_back_drops_lines_of_others(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(tmp_path, 0, 10)
+    file.write({"step": 0, "loss": 1.0})
+    with path.open("a", encoding="utf-8") as beside:
+        beside.write("a note\n")
+    for step in (1, 2):
+        file.write({"step": step, "loss": 1.0})
+    file.go_back(2, {"from_step": 2, "to_step": 2})
+    file.close()
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line.get("step") for line in lines] == [0, 1, None]
 
 
 def test_a_line_cut_off_by_a_kill_is_dropped_whatever_its_step(tmp_path):

@@ -85,7 +85,7 @@ def attention_model(device: Device, form: AttentionForm) -> AttentionModel:
 
 def _fused_attention_seconds(device: Device, attention: Attention) -> float:
     model, length = attention_model(device, attention.form), attention.sequence_length
-    share = model.backward_share if attention.backward else model.forward_share
+    share = float(model.backward_share if attention.backward else model.forward_share)
     share *= math.pow(model.narrow_ratio, math.log2(_WIDE_HEAD / min(attention.head_size, _WIDEST_HEAD)))
     rate = device.peak_flops_per_second * min(share, 1.0) * length / (length + model.half_length)
     if attention.element_bytes >= 4:

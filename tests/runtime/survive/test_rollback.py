@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import socket
 import statistics
 import subprocess
@@ -206,15 +208,50 @@ def test_later_checkpoints_are_deleted_once_the_one_to_go_back_to_is_read(tmp_pa
         def from_first(self, make):
             return make()
 
-    arguments = History(), Three(), None, None, tmp_path, 3
+    told: list[str] = []
+    arguments = History(), Three(), None, None, tmp_path, 3, told.append
     gone = go_back(Culprit(9, 8, "a test"), *arguments)
     assert gone is not None
     assert (gone[1].to_step, gone[1].left_out, deleted) == (4, (8, 9), [8])
+    assert told == []
+    assert json.loads((tmp_path / "run.json").read_text())["rollbacks"] == gone[0].as_json()
     deleted.clear()
     readable.clear()
     with pytest.raises(DescriptionError, match="no checkpoint is usable"):
         go_back(Culprit(9, 8, "a test"), *arguments)
     assert deleted == []
+
+
+def test_a_full_disk_is_told_and_the_run_goes_on(tmp_path, monkeypatch):
+    """It ended there, with the later checkpoints deleted; what was written down before stays as it was."""
+    (tmp_path / "run.json").write_text('{"known": 1}')
+
+    class One:
+        def steps(self):
+            return [4]
+
+        def load_latest(self, _context, _optimizer, *, most):
+            assert most == 4
+            return SimpleNamespace(step=4)
+
+        def discard_after(self, _step):
+            pass
+
+        def from_first(self, make):
+            return make()
+
+    def full(_path, *_given, **_options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    told: list[str] = []
+    monkeypatch.setattr(Path, "write_text", full)
+    gone = go_back(Culprit(6, 5, "a test"), History(), One(), None, None, tmp_path, 3, told.append)
+    assert gone is not None
+    assert gone[1].left_out == (5, 6)
+    assert gone[0].batch(5) == 7
+    (line,) = told
+    assert "run.json: no space left" in line
+    assert json.loads((tmp_path / "run.json").read_text()) == {"known": 1}
 
 
 @pytest.mark.process
