@@ -10,10 +10,9 @@ import pytest
 from tests.strategies.pipelined import BF16, FP32, WHOLE, H, V, described, moved, ops, parameters, started
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
-from twin.schedule.kernels import Attention, Gemm
+from twin.schedule.kernels import Gemm
 from twin.schedule.ops import Compute, Start, Wait
 from twin.strategies import load_job, strategy_of
-from twin.trace.metrics import hardware_flops, job_flops
 
 BLOCK = 12 * H * H + 13 * H
 LLAMA = {"positions": "rotary", "activation": "swiglu", "norm": "rms", "biases": False}
@@ -205,36 +204,6 @@ def test_half_of_the_products_is_keys_projection_and_one_of_the_mlp() -> None:
     assert again == [(H, H), (H, H), (job.model.mlp_hidden, H)]
 
 
-@pytest.mark.parametrize("more", [{"flavour": "torch"}, {"flavour": "torch", "dropout": 0.1}, {"flavour": "megatron"}])
-@pytest.mark.parametrize("activation", ["swiglu", "gelu"])
-def test_each_product_is_either_kept_or_made_again(more: dict[str, Any], activation: str) -> None:
-    """Torchtitan saves every other product: with SwiGLU the seventh and last, which with dropout was made again too.
-
-    Counted in the order in which a block makes them; of a GELU's six the last is the sixth.
-    """
-    model = LLAMA | {"activation": activation}
-    job = described({}, recompute=True, recompute_keeps="half_products", micro_steps=1, model=model, **more)
-    size = {"queries": H, "keys": H, "values": H, "projection": H, "gate": job.model.mlp_hidden}
-    size |= {"up": job.model.mlp_hidden} if activation == "swiglu" else {}
-    size["down"] = H
-    saved, left = list(size)[::2], list(size)[1::2]
-    if more == {"flavour": "torch"} and "down" in left:
-        left.remove("down")  # nothing that is left is needed behind it
-    again = [
-        op.kernel.flops
-        for name, op in ops(job)
-        if "/recompute/block1" in name and isinstance(op, Compute) and isinstance(op.kernel, Gemm)
-    ]
-    m = 2 * 256
-    inner = {"down": job.model.mlp_hidden}
-    assert sorted(again) == sorted(2.0 * m * size[name] * inner.get(name, H) for name in left)
-    role = strategy_of(job).roles(job)[0]
-    attention = job.model_copy(update={"recompute_keeps": "attention"})
-    one, other = (strategy_of(each).memory(each, role)["activations"] for each in (attention, job))
-    # most is there as the backward pass begins, with all blocks' own
-    assert other - one == BF16 * m * job.model.layers * sum(size[name] for name in saved)
-
-
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("more", [{"flavour": "megatron"}, {"flavour": "torch", "dropout": 0.1}], ids=str)
 def test_sums_over_ranks_are_kept_with_half_of_the_products(more: dict[str, Any], sequence_parallel: bool) -> None:
@@ -301,55 +270,3 @@ def test_what_does_not_go_together_is_refused(case: str) -> None:
     options, match = BAD[case]
     with pytest.raises(DescriptionError, match=match):
         described(**{"grid": {}, **options})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"recompute": True},
-        {"recompute": True, "recompute_keeps": "attention"},
-        {"recompute": True, "recompute_keeps": "half_products"},
-        {"recompute": True, "recompute_layers": 2},
-        {"recompute": True, "dropout": 0.1},  # whose mask stands behind the last product
-        {"recompute": True, "recompute_keeps": "half_products", "dropout": 0.1},
-        {"recompute": True, "flavour": "megatron"},
-        {"recompute": True, "recompute_layers": 3, "flavour": "megatron"},
-        {"recompute": False},
-        {"recompute": False, "recompute_attention": True, "attention": "plain", "flavour": "megatron"},
-    ],
-)
-def test_flops_of_the_hardware_are_those_of_the_kernels(options: dict[str, Any]) -> None:
-    job = described({}, micro_steps=2, **{"flavour": "torch", "model": LLAMA, **options})
-    assert hardware_flops(job) == pytest.approx(flops_of_kernels(job), rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"recompute": False},
-        {"recompute": True},
-        {"recompute": True, "recompute_layers": 3},
-        {"recompute": True, "recompute_keeps": "half_products"},
-    ],
-)
-@pytest.mark.parametrize("flavour", ["megatron", "torch"])
-def test_keys_that_several_ranks_compute_are_work_of_the_hardware(flavour: str, options: dict[str, Any]) -> None:
-    """Two heads of keys for four ranks: each has one, so that keys and values are computed twice over."""
-    model = LLAMA | {"kv_heads": 2}
-    shared, alone = (described({"tensor": n}, micro_steps=2, flavour=flavour, model=model, **options) for n in (4, 1))
-    assert hardware_flops(shared) == pytest.approx(4 * flops_of_kernels(shared), rel=1e-9)
-    assert hardware_flops(shared) > hardware_flops(alone)
-    assert job_flops(shared, recompute=False) == job_flops(alone, recompute=False)
-
-
-def flops_of_kernels(job: Any) -> float:
-    """Counted op by op of one rank, attention twice for the half that its mask leaves out."""
-    counted = 0.0
-    for _, op in ops(job):
-        if isinstance(op, Compute) and isinstance(op.kernel, Gemm):
-            counted += op.kernel.flops
-        elif isinstance(op, Compute) and isinstance(op.kernel, Attention):
-            kernel = op.kernel
-            full = 4.0 * kernel.sequences * kernel.heads * kernel.sequence_length**2 * kernel.head_size
-            counted += full * (2 if kernel.backward else 1)
-    return counted
