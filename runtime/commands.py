@@ -112,6 +112,11 @@ def register(app: typer.Typer, settle: Settle, fit: Fit, ask_of: AskOf, search: 
 
         return settle(job, refusal)
 
+    def under(file: Path, overrides: Sequence[str], strategy: str) -> Job:
+        from runtime.train.under import job_under
+
+        return job_under(file, overrides, strategy, search)[0]
+
     app.command()(_train(resolve, ask_of, search))
     app.command()(data)
     app.command("import")(import_)
@@ -120,7 +125,7 @@ def register(app: typer.Typer, settle: Settle, fit: Fit, ask_of: AskOf, search: 
     app.command("eval")(evaluate(resolve))
     app.command()(memorize(resolve))
     app.command()(calibrate(fit))
-    app.command()(record(resolve))
+    app.command()(record(resolve, under))
 
 
 def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., None]:
@@ -149,22 +154,22 @@ def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., Non
             hold()  # before any thread is started: numpy, which the job's strategies load, starts some
         from runtime.launch.need import need_torch
         from runtime.plan.options import located
+        from runtime.train.choice import Open
         from runtime.watch.wanted import WatchWanted
         from twin.strategies import AUTO, load_job
 
-        given = [*_needed(job, strategy), *(overrides or [])]
+        given = _given(job, overrides or [], strategy)
         described = load_job(job, given, strategy=strategy)
         if smoke:
             from runtime.smoke.command import run_smoke
 
             raise typer.Exit(run_smoke(described))
         options = located(described.train, job.parent)
-        if not slurm:
-            _check_ranks(described, ranks, restarts, process, options, force=force)
-        left_open = _left_open(described, job, given, search) if described.strategy == AUTO else None
+        left_open = Open(job, tuple(given), described.ranks, search) if described.strategy == AUTO else None
         if slurm:
             _print_script(described, job, given, strategy, left_open, resolve)
             return
+        _check_ranks(described, ranks, restarts, process, options, force=force)
         out = out or Path("runs") / described.name
         wanted = _trace_wanted(trace, trace_steps, options.steps, process, force=force)
         need_torch("train")
@@ -173,7 +178,7 @@ def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., Non
             described = left_open.job(chosen)
         here = process.ranks if process.launcher != "alone" else ranks or described.ranks
         if described.strategy != AUTO and (here == described.ranks or not options.elastic):
-            described = resolve(described)  # else the ranks choose together
+            described = _resolved(described, resolve, process)  # else the ranks choose together
         if starts:
             arguments = _arguments(job, out, given, strategy, force=force, accept_changes=accept_changes)
             arguments += ["--trace", str(trace), "--trace-steps", trace_steps] if trace else []
@@ -186,26 +191,20 @@ def _train(resolve: Resolve, ask_of: AskOf, search: Search) -> Callable[..., Non
     return train
 
 
-def _needed(job: Path, strategy: str | None) -> list[str]:
-    """Say what jobs of a strategy need to be trained, where it is not the file's own, whose keys stand."""
-    from twin.description.job import AUTO, DEFAULT_STRATEGY
-    from twin.description.strict_yaml import read_yaml
-    from twin.strategies import names
+def _given(job: Path, overrides: Sequence[str], strategy: str | None) -> list[str]:
+    from runtime.train.under import needed
 
-    if strategy in (None, AUTO) or strategy not in names():
-        return []
-    if strategy == read_yaml(job).get("strategy", DEFAULT_STRATEGY):
-        return []
-    from runtime.strategies import names as trained
-    from runtime.strategies import trained_with
-
-    return [f"{key}={value}" for key, value in trained_with(strategy).items()] if strategy in trained() else []
+    return [*needed(job, strategy), *overrides]
 
 
-def _left_open(described: Job, job: Path, overrides: Sequence[str], search: Search) -> Open:
-    from runtime.train.choice import Open
+def _resolved(job: Job, resolve: Resolve, process: Process) -> Job:
+    """Settle what a job leaves open, and say it where no other rank would say the same."""
+    from runtime.train.under import cut
 
-    return Open(job, tuple(overrides), described.ranks, search)
+    settled = resolve(job)
+    if not job.is_concrete and process.launcher == "alone":
+        typer.echo(f"left open by the job, and chosen by simulation: {cut(settled)}")
+    return settled
 
 
 def _chosen(left_open: Open, out: Path, process: Process, *, force: bool) -> Chosen | None:

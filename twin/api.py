@@ -172,6 +172,7 @@ def simulate(
     interval: bool = False,
     ranks: Sequence[int] | None = None,
     workers: int = 1,
+    refuse: Callable[[Job], str] | None = None,
     progress: Progress = _silent,
 ) -> Prediction:
     """Simulate one training step of a job, after settling what it leaves open.
@@ -184,6 +185,7 @@ def simulate(
         interval: also simulate optimistic and pessimistic terms.
         ranks: with `ranks`, the ranks whose events are kept.
         workers: with `ranks`, and for a job with `strategy: auto`, processes to use.
+        refuse: says why a concrete job will not do, or nothing; such a one is not chosen.
         progress: is told (done, all) of the candidates or the seeds.
 
     Raises DescriptionError if the job cannot be run.
@@ -193,7 +195,7 @@ def simulate(
         raise fail("--seeds", "is for --engine ranks; the other engines draw nothing", seeds)
     if interval and engine == "ranks":
         raise fail("--interval", "is for the other engines; --engine ranks has --seeds")
-    settled, choice = settle(job, workers=workers, progress=progress)
+    settled, choice = settle(job, workers=workers, refuse=refuse, progress=progress)
     if engine == "ranks":
         from twin.engine.every_rank import simulate_every_rank  # noqa: PLC0415  PyArrow starts threads
 

@@ -12,7 +12,7 @@ import errno
 import gc
 import io
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from functools import cache
 from importlib.metadata import entry_points
@@ -24,12 +24,12 @@ import typer
 from twin import __version__
 from twin.commands.options import Json
 from twin.commands.simulate import simulate
+from twin.commands.under import choose
 from twin.description.problems import DescriptionError
 
 if TYPE_CHECKING:
     from twin.description.job import Job
     from twin.diagnose.watch import Watcher
-    from twin.strategies import Chosen
 
 app = typer.Typer(
     name="fourfold",
@@ -231,30 +231,6 @@ def resolve(job: Job, refuse: Callable[[Job], str] | None = None) -> Job:
     strategy_of(job)
     with console.progress("simulating candidates") as advance:
         return api.settle(job, refuse=refuse, progress=advance)[0]
-
-
-def choose(
-    job: Path, overrides: Sequence[str], strategies: Mapping[str, Mapping[str, Any]], refuse: Callable[[Job], str]
-) -> Chosen:
-    """Return the fastest way to run a job file under these strategies, but for what is refused: `strategy: auto`.
-
-    Each strategy comes with keys of its own that it is opened with, where the file does not give them.
-    Raises DescriptionError with the reason of each strategy if nothing is left.
-    """
-    from twin.engine.parallel import cores
-    from twin.search.across import search_across
-    from twin.search.best import Given
-    from twin.search.chosen import chosen
-    from twin.show import across as shown
-    from twin.show import console
-
-    given = Given(job, tuple(overrides))
-    with console.progress("simulating candidates") as advance:
-        found = search_across(
-            given, list(strategies), keys=strategies, refuse=refuse, workers=cores(), progress=advance
-        )
-    keys = strategies[found.best.job.strategy]
-    return chosen(given, found, shown.chosen(found, given.fixed), keys)
 
 
 def fitted_machine(measurements: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415
 
 DIFFERENT = 1
+Under = Callable[[Path, Sequence[str], str], "Job"]
+"""Reads a job file with overrides under a strategy."""
 
 
-def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
-    """Make the command; `resolve` settles what a job leaves to Fourfold."""
+def record(resolve: Callable[[Job], Job], under: Under) -> Callable[..., None]:
+    """Make the command; `resolve` settles what a job leaves to Fourfold, `under` reads it as `train --strategy`."""
 
     def record(
         job: Annotated[Path, typer.Argument(help="Job file (YAML), the same that simulate and train read.")],
@@ -35,6 +37,10 @@ def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
             int | None,
             typer.Option("--ranks", min=1, help="Size of the world in place of the job's; the grid must have as many."),
         ] = None,
+        strategy: Annotated[
+            str | None,
+            typer.Option("--strategy", metavar="NAME", help="Record the job that train --strategy NAME runs."),
+        ] = None,
         rank: Annotated[int, typer.Option("--rank", min=0, help="Which rank to be.")] = 0,
         force: Annotated[bool, typer.Option("--force", help="Replace the recording that is there.")] = False,
         as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -45,7 +51,7 @@ def record(resolve: Callable[[Job], Job]) -> Callable[..., None]:
 
         need_torch("record")
         changed = [*(overrides or []), *([f"ranks={ranks}"] if ranks is not None else [])]
-        described = resolve(load_job(job, changed))
+        described = resolve(load_job(job, changed) if strategy is None else under(job, changed, strategy))
         from runtime.recorder.gpt import record as run
         from twin.schedule.difference import difference
         from twin.schedule.recording import write_recording

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from twin.commands.options import Json, Overrides
+from twin.commands.under import InStrategy, asked_job
 from twin.description.problems import fail
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class ModeName(StrEnum):
 def goodput(
     job: Annotated[Path, typer.Argument(help="Job file (YAML).")],
     overrides: Overrides = None,
+    strategy: InStrategy = None,
     days: Annotated[float, typer.Option(min=0.01, max=10_000, help="Length of the run.")] = 30.0,
     mode: Annotated[
         ModeName,
@@ -86,9 +88,9 @@ def goodput(
     from twin.search.choose import choose
     from twin.show import console
     from twin.show import goodput as shown
-    from twin.strategies import load_job
 
-    described = load_job(job, overrides or [])
+    asked = asked_job(job, overrides or [], strategy)
+    described = asked.job
     every, on_disk = _quantity("--interval", interval), _quantity("--disk-interval", disk_interval)
     if on_disk is not None and mode is not ModeName.memory:
         raise fail("--disk-interval", "is for --mode memory; the others have --interval", disk_interval)
@@ -99,7 +101,7 @@ def goodput(
         simulation = simulate(described)
     else:
         with console.progress("simulating candidates") as advance:
-            simulation = choose(described, progress=advance).best
+            simulation = asked.settled(choose, progress=advance).best
     plan = plan_of(simulation.job, simulation.step_seconds, size)
     if every is not None and every < plan.step_seconds:
         raise fail(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from twin.commands.options import Json, Overrides, rank_list
+from twin.commands.under import InStrategy, asked_job
 from twin.description.problems import fail
 from twin.engine.garbage import uncollected
 from twin.engine.threads import load_numpy_alone
@@ -43,6 +45,7 @@ def simulate(
     machine: Annotated[
         str | None, typer.Option(metavar="NAME", help="Machine to run on in place of the job's.")
     ] = None,
+    strategy: InStrategy = None,
     engine: Annotated[
         EngineName,
         typer.Option(
@@ -81,19 +84,9 @@ def simulate(
     if seeds > 1 and engine is not EngineName.ranks:
         raise fail("--seeds", "is for --engine ranks; the other engines draw nothing", seeds)
     if schedule is not None:
-        if with_interval:
-            raise fail("--interval", "is for jobs; a recorded schedule is simulated as it is")
-        _replay(
-            schedule,
-            job,
-            machine,
-            overrides or [],
-            engine,
-            show_ranks,
-            _Keep(out, chrome, force),
-            begin,
-            as_json=as_json,
-        )
+        _refuse_for_recordings({"--interval": with_interval, "--strategy": strategy is not None})
+        keep = _Keep(out, chrome, force)
+        _replay(schedule, job, machine, overrides or [], engine, show_ranks, keep, begin, as_json=as_json)
         return
     changed = [*(overrides or []), *([f"machine={machine}"] if machine else [])]
     with ExitStack() as stack:
@@ -105,13 +98,14 @@ def simulate(
 
         if job is None:
             raise fail("JOB", "name a job file, or a recording with --schedule")
-        described = api.load_job(job, changed)
+        asked = asked_job(job, changed, strategy)
+        described = asked.job
         if engine is EngineName.ranks or not described.is_concrete:
             stack.close()
         chosen = rank_list(show_ranks, described.ranks)
         with console.progress("simulating") as advance:
-            found = api.simulate(
-                described,
+            found = asked.settled(
+                api.simulate,
                 engine=engine.value,
                 seeds=seeds,
                 interval=with_interval,
@@ -128,6 +122,8 @@ def simulate(
             return
         from twin.show import step as shown
 
+        if asked.words:
+            print(asked.words)
         if found.choice is not None:
             shown.choice(found.choice)
         if found.every_rank is not None:
@@ -135,6 +131,11 @@ def simulate(
         else:
             shown.step(found.simulation, found.figures, found.as_json, out, found.pipeline)
         _Keep(out, chrome, force).say(found.simulation, chosen)
+
+
+def _refuse_for_recordings(given: Mapping[str, bool]) -> None:
+    for option in (name for name, is_given in given.items() if is_given):
+        raise fail(option, "is for jobs; a recorded schedule is simulated as it is")
 
 
 def _replay(

@@ -44,6 +44,9 @@ class Comparison:
     """All measured steps, whose medians are the ops' measured times."""
     predicted_seconds: float
     measured_seconds: float
+    """Of the step that is taken apart."""
+    median_seconds: float
+    """Of all measured steps."""
     difference_seconds: float
     energy: ComparedEnergy | None
     """Of a step, where both runs say it."""
@@ -108,6 +111,7 @@ def compare(predicted: Path, measured: Path, step: int | None = None) -> Compari
         steps=tuple(sides[1].stages[0].steps.times),
         predicted_seconds=first / 1e9,
         measured_seconds=second / 1e9,
+        median_seconds=float(np.median([t.length_ns for t in sides[1].stages[0].steps.times.values()])) / 1e9,
         difference_seconds=(second - first) / 1e9,
         energy=energy_of(sides[0].manifest, sides[1].manifest),
         between_steps_seconds=_between([stage.steps for stage in sides[1].stages]),

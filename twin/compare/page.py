@@ -94,7 +94,7 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
         ("grid", found.grid),
         ("ranks compared", f"{found.ranks:,} of {found.ranks_of_job:,}"),
         ("machine", " / ".join(dict.fromkeys(found.machines))),
-        ("measured step taken apart", f"step {found.step}, one of {len(found.steps)} traced"),
+        ("measured step taken apart", taken_apart(found)),
         *pipeline_facts(found),
         ("clocks", f"{found.clock.method}, ± {format_seconds(found.clock.uncertainty_ns / 1e9)}"),
     ]
@@ -104,6 +104,19 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
     if found.between_steps_seconds is not None:
         facts.append(("between two measured steps, in neither", format_seconds(found.between_steps_seconds)))
     return facts
+
+
+def taken_apart(found: Comparison) -> str:
+    """Say which measured step is taken apart, and where it lies among those that were traced.
+
+    The step of median length is a step that was, the shorter of the two in the middle; the median of an even number
+    lies between them.
+    """
+    if len(found.steps) == 1:
+        return f"step {found.step}, the only one traced"
+    return (
+        f"step {found.step}, one of {len(found.steps)} traced, whose median is {format_seconds(found.median_seconds)}"
+    )
 
 
 def error_of(group: ErrorGroup | None) -> str:

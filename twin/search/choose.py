@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.grid import GridSpec
 from twin.description.job import AUTO, Job
-from twin.description.problems import DescriptionError, fail
+from twin.description.problems import DescriptionError, Problem, fail
 from twin.engine.crew import Workers
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import Refuse, on_grid
@@ -27,6 +27,10 @@ LONG = 3
 """Candidates with more micro-steps than this are compared by rehearsals before any is simulated."""
 CLOSE = 1.001
 """Of these, all are simulated that the fastest rehearsal leaves behind by no more than this."""
+
+
+class AllRefusedError(DescriptionError):
+    """Grids of a job could run, and each of them is refused by whoever asks."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ def choose(
         )
     first, refused = _first(ranked, most, refuse)
     if not first:
-        raise fail("grid", f"auto: all {len(ranked)} grids of {job.ranks} ranks that could run are refused: {refused}")
+        said = f"auto: all {len(ranked)} grids of {job.ranks} ranks that could run are refused: {refused}"
+        raise AllRefusedError([Problem("grid", said)])
     simulations = []
     entered = _worth_simulating(first)
     for number, candidate in enumerate(entered):
