@@ -13,7 +13,7 @@ import numpy as np
 
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Events, events_of
-from twin.compare.kinds import collective_kind, compute_kind
+from twin.compare.kinds import compute_kind, with_axis
 from twin.compare.terms import Term
 from twin.trace.metrics import breakdown
 
@@ -110,7 +110,7 @@ def _rank(events: Events, rows: np.ndarray, length: int) -> tuple[dict[str, floa
         if wait[place]:
             continue
         name, phase = events.name[row], events.phase[row]
-        kind = compute_kind(name, phase) if compute[place] else f"{collective_kind(name)} {axis[place]}"
+        kind = compute_kind(name, phase) if compute[place] else with_axis(name, axis[place])
         kinds[kind] = kinds.get(kind, 0.0) + took[place]
         stream = events.stream[row]
         streams[stream] = streams.get(stream, 0.0) + took[place]

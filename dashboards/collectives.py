@@ -10,8 +10,9 @@ import numpy as np
 
 from dashboards.catalog import Entry
 from dashboards.events import Events
-from twin.compare.kinds import collective_kind
+from twin.compare.kinds import OWN, collective_kind
 from twin.cost.collective import collective_cost
+from twin.cost.tiers import host_link_rate
 from twin.description.grid import Axes
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
@@ -22,7 +23,19 @@ from twin.engine.single import BUS_FACTOR
 from twin.strategies import load_job
 
 CURVE_BYTES = tuple(float(2**n) for n in range(10, 33))
-LINK_NAMES = {"nic": "NIC", "link": "link inside a node", "port": "switch port", "uplink": "global links of a group"}
+LINK_NAMES = {
+    "nic": "NIC",
+    "link": "link inside a node",
+    "port": "switch port",
+    "uplink": "global links of a group",
+    "memory": "memory of a host's socket",
+    "drives": "drives of a node",
+}
+HOST_LINK = {
+    "host link, down": ("to_host", "cast_to_host", "device_to_disk"),
+    "host link, up": ("to_device", "cast_to_device", "disk_to_device"),
+}
+"""Copies that cross the link between a device and its host, by direction: no rank shares it with another."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +53,15 @@ class Row:
     transfer_ns: float
     transfer_p90_ns: float
     skew_ns: float
-    """From a rank's own arrival until the last member's."""
+    """From a rank's own arrival until the last member's; of what a rank does by itself, until what it has begun before
+    is done."""
     total_transfer_ns: float
     total_skew_ns: float
+
+    @property
+    def is_own(self) -> bool:
+        """A copy, an update or a transfer of one rank: nobody is waited for."""
+        return self.axis in OWN
 
     @property
     def bus_bytes_per_second(self) -> float:
@@ -68,8 +87,17 @@ class Collectives:
 
     @property
     def skew_seconds_per_rank(self) -> float:
-        """Of one rank in one step."""
-        return sum(row.total_skew_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
+        """Of one rank in one step, until last members come."""
+        return self._waiting(own=False)
+
+    @property
+    def queued_seconds_per_rank(self) -> float:
+        """Of one rank in one step, in which its own copies and updates wait for those that it began before."""
+        return self._waiting(own=True)
+
+    def _waiting(self, *, own: bool) -> float:
+        found = sum(row.total_skew_ns for row in self.rows if row.is_own == own)
+        return found / 1e9 / max(self.ranks * self.steps, 1)
 
 
 def collectives_of(events: Events, grid: Axes) -> Collectives:
@@ -92,7 +120,7 @@ def collectives_of(events: Events, grid: Axes) -> Collectives:
         rows.append(
             Row(
                 name=name,
-                kind=collective_kind(name),
+                kind=collective_kind(name, axis),
                 axis=axis,
                 stream=events.stream[first],
                 members=grid.size(axis) if axis in grid.axes else 1,
@@ -184,4 +212,31 @@ def link_loads(entry: Entry) -> list[dict[str, Any]]:
                     "share of the step (%)": round(100 * float(moved[worst] / prices.capacity[worst]) / step, 2),
                 }
             )
+    return [*rows, *_host_links(job, work, step)]
+
+
+def _host_links(job: Job, work: Priced, step_seconds: float) -> list[dict[str, Any]]:
+    """The same of the links between devices and their hosts, which are each of one device."""
+    rows = []
+    sizes = np.array([size for _, _, size in work.calls])
+    kinds = [kind for _, kind, _ in work.calls]
+    for name, crossing in HOST_LINK.items():
+        chosen = np.array([kind in crossing for kind in kinds])
+        if not chosen.any():
+            continue
+        moved = []
+        for program in work.programs:  # of each role
+            started = [t for c, t in zip(program.code, program.target, strict=True) if c == START]
+            moved.append(float((np.bincount(started, minlength=len(sizes)) * sizes)[chosen].sum()))
+        rate = host_link_rate(job.machine, down=name.endswith("down"))
+        rows.append(
+            {
+                "link": name,
+                "loaded ones": job.ranks,
+                "a step, mean (B)": float(np.mean(moved)),
+                "a step, most (B)": max(moved),
+                "rate (B/s)": rate,
+                "share of the step (%)": round(100 * max(moved) / rate / step_seconds, 2),
+            }
+        )
     return rows

@@ -42,7 +42,9 @@ def pairs_of(first: Events, second: Events, roles: Sequence[Role] = ()) -> Pairs
     return Pairs(
         op=tuple(names),
         work=tuple(
-            compute_kind(first.name[row], first.phase[row]) if is_compute else collective_kind(first.name[row])
+            compute_kind(first.name[row], first.phase[row])
+            if is_compute
+            else collective_kind(first.name[row], first.axis[row])
             for row, is_compute in zip(rows, compute, strict=True)
         ),
         axis=tuple(first.axis[row] for row in rows),

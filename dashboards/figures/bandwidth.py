@@ -55,13 +55,14 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
 
 
 def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
-    """Seconds of a rank and step that collectives take, by name: transfer, and waiting for the last member."""
+    """Seconds of a rank and step that collectives take, by name: transfer, and skew, or queueing of a rank's own."""
     figure = go.Figure()
     largest = {row.name: row.total_transfer_ns + row.total_skew_ns for _, one in found for row in one.rows}
     names = sorted(largest, key=lambda name: -largest[name])[:MAX_BARS]
     for number, (label, one) in enumerate(found):
         share = 1e9 * max(one.ranks * one.steps, 1)
-        for what, pattern in (("transfer", ""), ("skew", "/")):
+        waiting = "skew, or queueing of its own" if any(row.is_own for row in one.rows) else "skew"
+        for what, said, pattern in (("transfer", "transfer", ""), ("skew", waiting, "/")):
             totals = {
                 name: sum(getattr(row, f"total_{what}_ns") for row in one.rows if row.name == name) / share
                 for name in names
@@ -71,7 +72,7 @@ def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
                     y=[escape(name) for name in names],
                     x=list(totals.values()),
                     orientation="h",
-                    name=escape(f"{label}: {what}"),
+                    name=escape(f"{label}: {said}"),
                     offsetgroup=number,
                     marker={"color": ("#0072B2", "#D55E00")[number % 2], "pattern": {"shape": pattern}},
                     hovertemplate="%{y}: %{x:.3~s}s<extra>%{fullData.name}</extra>",

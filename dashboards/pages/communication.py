@@ -92,9 +92,13 @@ def _links(entries: Sequence[Entry]) -> Component:
 
 def _total(label: str, found: Collectives) -> str:
     transfer, waiting = found.transfer_seconds_per_rank, found.skew_seconds_per_rank
-    return (
+    said = (
         f"{label}: a rank and step has {seconds(transfer)} of transfers, and {seconds(waiting)} until last members come"
     )
+    if any(row.is_own for row in found.rows):
+        queued = seconds(found.queued_seconds_per_rank)
+        said += f"; its own copies and updates queue for {queued} behind one another"
+    return said
 
 
 PAGE = Page("/communication", "Communication", shown, needs="run,other", kinds=("predicted", "measured"), runs=1)

@@ -14,7 +14,8 @@ from tests.runtime import runs
 from tests.tiers import makes
 from twin.cli import main
 from twin.compare.compare import compare
-from twin.compare.page import page, write_page
+from twin.compare.page import facts_of, page, write_page
+from twin.diagnose.diagnose import diagnose_trace
 
 EVIL = '<script>alert("hi")</script><!--"\'&\x1b[31m[bold]%TITLE%'
 
@@ -180,3 +181,13 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path):
         with pytest.raises(ValueError, match=r"cannot be written|will not be replaced"):
             write_page(target, found, overwrite=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["folder", "measured", "predicted"]
+
+
+def test_the_median_beside_the_step_is_the_one_that_diagnose_says() -> None:
+    """Of four steps no one is the median: the step taken apart is the shorter of the two in the middle."""
+    runs = Path(__file__).parents[2] / "examples" / "runs" / "testbed"
+    found = compare(runs / "2x2x2x1-predicted", runs / "2x2x2x1-measured")
+    diagnosis, _ = diagnose_trace(runs / "2x2x2x1-measured")
+    assert found.median_seconds == pytest.approx(diagnosis.step_seconds)
+    assert found.measured_seconds < found.median_seconds
+    assert dict(facts_of(found))["measured step taken apart"] == "step 1, one of 4 traced, whose median is 507 ms"

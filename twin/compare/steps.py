@@ -46,7 +46,7 @@ class OpFacts:
     @property
     def work(self) -> str:
         """Kind of device work, or of collective."""
-        return compute_kind(self.name, self.phase) if self.kind == "compute" else collective_kind(self.name)
+        return compute_kind(self.name, self.phase) if self.kind == "compute" else collective_kind(self.name, self.axis)
 
 
 @dataclass(frozen=True)

@@ -66,11 +66,11 @@ def tier_capacity(machine: Machine, resource: str) -> float:
 
 def _copy(machine: Machine, kind: CollectiveKind, bytes_: float, device: int) -> TierCost:
     uses = () if machine.host is None else _memory(machine, bytes_, device)
-    return TierCost(_latency(machine), bytes_ / _link(machine, down=kind == "to_host"), uses)
+    return TierCost(_latency(machine), bytes_ / host_link_rate(machine, down=kind == "to_host"), uses)
 
 
-def _link(machine: Machine, *, down: bool) -> float:
-    """Return the rate of the link between a device and its host."""
+def host_link_rate(machine: Machine, *, down: bool) -> float:
+    """Return the rate of the link between a device and its host, bytes per second of one direction."""
     rate, link = machine.host_copy_bytes_per_second, machine.host_link
     if rate is None:
         remedy = "is missing: give its bandwidth and latency, for the job copies between devices and hosts"
@@ -86,7 +86,11 @@ def _disk(machine: Machine, kind: CollectiveKind, bytes_: float, device: int) ->
     as_read = bytes_ * (disk.read_bytes_per_second / disk.write_bytes_per_second if writes else 1.0)
     seconds, startup, passes = as_read / tier_capacity(machine, "drives"), float(disk.latency_seconds), 1.0
     if kind in ("disk_to_device", "device_to_disk"):  # the host's memory is written and read
-        seconds, startup, passes = max(seconds, bytes_ / _link(machine, down=writes)), startup + _latency(machine), 2.0
+        seconds, startup, passes = (
+            max(seconds, bytes_ / host_link_rate(machine, down=writes)),
+            startup + _latency(machine),
+            2.0,
+        )
     return TierCost(startup, seconds, (NodeUse("drives", 0, as_read), *_memory(machine, passes * bytes_, device)))
 
 
