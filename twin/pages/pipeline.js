@@ -7,7 +7,7 @@ function tell(lane, i) {
 }
 function said(found, from, to) {
   const all = pipeline.micro_batches.toLocaleString(), several = pipeline.micro_batches > 1 ? "micro-batches" : "micro-batch";
-  if (found.merged) return `${found.merged.toLocaleString()} passes of ${all} ${several} are too many for this zoom: each column of a crowded lane has the colour of what it does most and is as thick as it is busy.`;
+  if (found.merged) return `${found.merged.toLocaleString()} passes of ${all} ${several} are too many for this zoom: each column of a crowded lane is as thick as it is busy, and its colours share that thickness by time; their order within a column says nothing.`;
   const seen = new Set(found.out.map(b => b.lane.micro[b.i]));
   return `${found.out.length.toLocaleString()} passes of ${seen.size.toLocaleString()} of ${all} ${several}, each by itself; a number is its micro-batch's and vanishes where it has no room.`;
 }
@@ -18,10 +18,10 @@ function pipe(from, to) {
       marker: {color: pipeline.colours[b.kind], line: {width: 1, color: colour("page")}}, textposition: "inside", insidetextanchor: "middle", textangle: 0, showlegend: false};
     const alone = b.i !== undefined;
     const side = alone && b.lane.side ? b.lane.side[b.i] : 0;  // of two at once one is drawn above the other
-    t.base.push(b.start); t.x.push(b.end - b.start); t.y.push(b.row + [0, -.215, .215][side]);
+    t.base.push(b.start); t.x.push(b.end - b.start); t.y.push(b.row + [0, -.215, .215][side] + .86 * b.shift);
     t.width.push(side ? .43 : Math.max(.04, .86 * b.share));
     t.text.push(alone ? String(b.lane.micro[b.i]) : "");
-    t.hovertext.push(alone ? tell(b.lane, b.i) : `<b>${b.count} passes</b>, mostly ${b.kind}<br>busy ${(100 * b.share).toFixed(0)} % of ${(b.end - b.start).toFixed(3)} ms; zoom in to tell them apart`);
+    t.hovertext.push(alone ? tell(b.lane, b.i) : `<b>${b.count} passes, ${b.kind}</b><br>${(100 * b.busy).toFixed(0)} % of ${(b.end - b.start).toFixed(3)} ms; zoom in to tell them apart`);
     if (!alone) t.marker.line.width = 0;
   }
   document.getElementById("pipeline-note").textContent = said(found, from, to);
