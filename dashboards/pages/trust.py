@@ -15,7 +15,7 @@ from dashboards.jobs import work_key
 from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
-from dashboards.parts import card, graph, table, with_table
+from dashboards.parts import card, graph, minus, table, with_table
 from twin.compare.errors import ErrorGroup
 from twin.compare.jobs import work_of
 
@@ -118,7 +118,7 @@ def _runs(context: PageContext) -> Component:
     summary = f"{len(steps)} {'job was' if len(steps) == 1 else 'jobs were'} both predicted and measured."
     if len(steps) > 1:
         summary += (
-            f" Rank correlation {spearman(predicted, measured):.3f}; the best predicted is number "
+            f" Rank correlation {minus(f'{spearman(predicted, measured):.3f}')}; the best predicted is number "
             f"{int(np.argsort(np.argsort(measured, kind='stable'))[int(np.argmin(predicted))]) + 1} of the measured."
         )
     rows = [

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # ruff: noqa: PLC0415
 
 Resolve = Callable[["Job"], "Job"]
+MAX_TEMPERATURE = 1_000_000
+"""As `train.sample.temperature` has it."""
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run, or one of its checkpoints.")]
 Ranks = Annotated[
     int | None,
@@ -70,7 +72,8 @@ def sample(resolve: Resolve) -> Callable[..., None]:
         temperature: Annotated[
             float | None,
             typer.Option(
-                metavar="T", min=0, max=1e6, help="0: always the likeliest token; train.sample.temperature if absent."
+                metavar="T",
+                help="0: always the likeliest token; at most 1,000,000; train.sample.temperature if absent.",
             ),
         ] = None,
         top_k: Annotated[
@@ -85,6 +88,7 @@ def sample(resolve: Resolve) -> Callable[..., None]:
         as_json: Json = False,
     ) -> None:
         """Generate text from a checkpoint of a run, the same on every grid."""
+        _check_temperature(temperature)
         process, trained = _opened(run, overrides, ranks, step, resolve)
         asked = _prompts(trained, prompt, prompts)
         _start_ranks(context, "sample", trained, process)
@@ -152,6 +156,14 @@ def evaluate(resolve: Resolve) -> Callable[..., None]:
         run_as_rank(process, lambda: score_text(trained, process, data, sequences, key, tell))
 
     return evaluate
+
+
+def _check_temperature(temperature: float | None) -> None:
+    """Refuse what is no temperature: not-a-number is neither above a limit nor below one."""
+    from twin.description.problems import fail
+
+    if temperature is not None and not 0.0 <= temperature <= MAX_TEMPERATURE:
+        raise fail("--temperature", f"expected a number from 0 to {MAX_TEMPERATURE:,}", temperature)
 
 
 def _opened(

@@ -163,7 +163,9 @@ def test_the_command_answers_and_refuses(cli: Cli) -> None:
     assert got["goodput"]["p10"] <= got["goodput"]["p50"] <= got["goodput"]["p90"]
     again = cli.json("goodput", cli.job, "--days=20", "--seeds=10")
     assert json.dumps(got) == json.dumps(again)
-    assert "useful" in cli("goodput", cli.job, "--seeds=5", "--interval=20min")[0]
+    said = cli("goodput", cli.job, "--seeds=5", "--interval=20min")[0]
+    assert "useful, the median over 5 seeds" in said
+    assert "mean over seeds" in said
     assert "--interval" in cli.refused("goodput", cli.job, "--interval=3 parsecs")
     for wrong in ("--interval=30", "--interval=1 ms", "--disk-interval=1h", "--interval=30."):
         assert wrong.partition("=")[0] in cli.refused("goodput", cli.job, wrong)

@@ -175,10 +175,18 @@ def changed(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-@pytest.mark.parametrize("option", [["--tokens", "0"], ["--temperature", "-1"], ["--top-k", "0"], ["--seed", "-1"]])
+@pytest.mark.parametrize(
+    "option", [["--tokens", "0"], ["--temperature", "-1"], ["--temperature", "1e7"], ["--top-k", "0"], ["--seed", "-1"]]
+)
 def test_numbers_out_of_range(run, capsys, option):
     _, err = asked.ask_here(capsys, "sample", run, "--prompt", "a", *option, code=2)
     assert option[0] in err
+
+
+def test_nan_is_no_temperature(run, capsys):
+    """It was said to be above the limit."""
+    _, err = asked.ask_here(capsys, "sample", run, "--prompt", "a", "--temperature", "nan", code=2)
+    assert "--temperature = nan: expected a number from 0 to 1,000,000" in err
 
 
 def test_ranks_beside_a_launcher(run, capsys, monkeypatch):

@@ -21,6 +21,7 @@ from twin.search.best import Given
 from twin.search.candidates import candidates
 from twin.search.floors import closer_floor, floors
 from twin.search.over import MICRO
+from twin.search.page import page_across
 from twin.search.search import search
 from twin.strategies import load_job, named
 
@@ -177,6 +178,9 @@ def test_a_strategy_that_cannot_run_says_why(tmp_path: Path) -> None:
     assert list(found.searches) == ["megatron"]
     assert "batch.sequences" in found.reasons["fsdp"]
     assert across_json(found)["cannot_run"] == dict(found.reasons)
+    page = page_across(found)
+    assert all(f"best of {name}" in page for name in found.searches)
+    assert all(f"{name} cannot run" in page for name in found.reasons)
 
 
 @pytest.mark.parametrize("text", ["megatrom", "", "all,four_d"])

@@ -9,8 +9,9 @@ from typing import Any
 
 from twin.description.units import format_amount, format_memory
 from twin.pages.shell import filled, printable
+from twin.search.across import Across
 from twin.search.entries import RankedCandidate
-from twin.search.fleet import DAY_SECONDS, Fleet
+from twin.search.fleet import DAY_SECONDS, Fleet, Sized
 from twin.search.search import Search, options_varied
 from twin.search.words import BEST_WORDS, axes_title, facts_of, grid_words, joules_per_token, model_words, options_words
 from twin.trace.palette import SEQUENTIAL
@@ -57,11 +58,27 @@ def page(fleet: Fleet) -> str:
     assert found is not None
     job = found.job
     how = {"simulation": "every grid simulated", "energy": "by energy"}.get(found.by, "ranked by the published model")
+    return _page(fleet, found, f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: {how}", facts_of(fleet))
+
+
+def page_across(found: Across) -> str:
+    """Return the page of a search over strategies: the candidates of the fastest, and the best of each."""
+    best = found.best
+    job, names = best.job, list(found.searches)
+    fleet = Fleet(job, None, None, (Sized(job.ranks, best),), found.wall_seconds)
+    which = f"{names[0]}, the fastest of {', '.join(names)}" if len(names) > 1 else names[0]
+    facts = [(f"best of {name}", f"{one.best.step_seconds:.3f} s") for name, one in found.searches.items()]
+    facts += [(f"{name} cannot run", reason) for name, reason in found.reasons.items()]
+    title = f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: {which}"
+    return _page(fleet, best, title, [*facts, *facts_of(fleet)])
+
+
+def _page(fleet: Fleet, found: Search, title: str, facts: Sequence[tuple[str, str]]) -> str:
     return filled(
         "twin.search",
         "page.html",
-        title=f"{job.model.name} on {job.ranks:,} ranks of {job.machine.name}: {how}",
-        facts=facts_of(fleet),
+        title=title,
+        facts=facts,
         data=_data(found),
         plotly=True,
         by_ranks=_by_ranks(fleet),

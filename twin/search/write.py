@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from twin.search.across import Across, across_json
 from twin.search.best import Given, job_text
 from twin.search.fleet import Fleet, fleet_json, fleet_table
-from twin.search.page import page
+from twin.search.page import page, page_across
 from twin.search.tables import entry_json, flat_table
 from twin.trace.directory import written_whole
 
@@ -34,7 +34,7 @@ def search_directory(directory: Path | None, *, overwrite: bool) -> Iterator[Pat
 
 
 def write_across(directory: Path, found: Across, given: Given) -> None:
-    """Write what a search over strategies found: its table and ranking, and the winner's job."""
+    """Write what a search over strategies found: its table and ranking, a page, and the winner's job."""
     answer = across_json(found)
     rows = [{"strategy": name} | entry_json(entry) for name, one in found.searches.items() for entry in one.entries]
     # options of one name may be of different kinds
@@ -42,6 +42,7 @@ def write_across(directory: Path, found: Across, given: Given) -> None:
     pq.write_table(flat_table(apart), directory / TABLE, compression="zstd")
     text = json.dumps(answer | {"ranking": rows}, indent=1, allow_nan=False, ensure_ascii=False)
     (directory / RANKING).write_text(text + "\n", encoding="utf-8")
+    (directory / PAGE).write_text(page_across(found), encoding="utf-8")
     (directory / BEST).write_text(job_text(given, found.best.best.job), encoding="utf-8")
 
 

@@ -44,12 +44,13 @@ def goodput(job: Job, found: Prediction, too_large: str, gained: dict[str, float
         f"{figures['days']:g} days, {found.plan.step_seconds:.3g} s a step\n"
     )
     console.print(
-        f"[bold]{100 * share['p50']:.1f} %[/] of the time is useful (p10 {100 * share['p10']:.1f} %, p90 "
-        f"{100 * share['p90']:.1f} % over {len(found.runs)} seeds); {stops['p50']:.0f} stops, one every "
+        f"[bold]{100 * share['p50']:.1f} %[/] of the time is useful, the median over {len(found.runs)} seeds (p10 "
+        f"{100 * share['p10']:.1f} %, p90 {100 * share['p90']:.1f} %); {stops['p50']:.0f} stops, one every "
         f"{_time(figures['mean_seconds_between_stops'])}\n"
     )
     if too_large:
         console.print(f"[bold red]This job cannot run: it {escape(too_large)}.[/]\n")
+    console.print("Where the time goes, mean over seeds:")
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, words in PARTS.items():
         part = figures["parts"][name]
