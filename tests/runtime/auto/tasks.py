@@ -153,7 +153,7 @@ def refusals(worker: Any, grid: dict[str, int]) -> dict[str, str]:
 
     attempt("seeds", lambda: plain(seed=worker.rank))
     attempt("models", lambda: nn.Linear(4 + worker.rank % 2, 4))
-    attempt("world", plain, {"x": 2, "data": 2})
+    attempt("world", plain, {"x": 2, "data": 8})
     return said
 
 
