@@ -38,6 +38,7 @@ from tools.figure_beyond import (
     within,
 )
 from tools.figure_tables import Answer, memorized, percent, repeated, table
+from tools.figure_validation import by_source, collectives, iterations, left_out, pieces, unseen
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -72,8 +73,6 @@ RUNS = {
     "gpt-10b on 1024 of alps": "GPT-10B, 1,024 GH200, Alps",
     "gpt-60b on 6144 of alps": "GPT-60B, 6,144 GH200",
 }
-FEW_ROWS = 3
-"""A source with fewer is not weighed."""
 NUMBERS = ("None", "One", "Two", "Three", "Four", "Five", "Six", "Seven")
 
 
@@ -135,49 +134,6 @@ def tuning(name: str) -> Callable[[Answer], str]:
     return lambda answer: f"{of(answer['kernel_tuning'], f'{name}, grid of the reproducer')['predicted']:.2f}"
 
 
-def iterations(answer: Answer) -> str:
-    """Write the errors of a table of iterations; a constant chosen from one row says nothing."""
-    rows = [
-        [
-            "64 and 256 GPUs" if group["name"] == "multi-node" else group["name"].split(" (")[0],
-            str(group["count"]),
-            percent(group["mean"], digits=1),
-            percent(group["median"], digits=1),
-            percent(group["p90"], digits=1),
-            percent(group["bias"], signed=True, digits=1),
-            percent(group["inside"]),
-            percent(group["constant_mfu_mean"], digits=1) if group["count"] > 1 else "",
-        ]
-        for group in answer["groups"]
-    ]
-    head = ("rows", "count", "mean error", "median", "90 % below", "bias", "in interval", "mean error of one MFU")
-    return table(head, rows)
-
-
-def collectives(answer: Answer) -> str:
-    """Write the errors of measured collectives, by table, kind and size."""
-    rows = []
-    for group in sorted(answer["groups"], key=lambda group: str(group["name"])):
-        where, span, size = group["name"].split(", ")
-        machine, kind, library = where.split()
-        errors = (percent(group[key]) for key in ("median", "p90"))
-        bias = percent(group["bias"], signed=True)
-        rows.append([machine, f"{kind}, {library}, {span}", size, str(group["count"]), *errors, bias])
-    return table(("table", "collective", "message", "rows", "median error", "90 % below", "bias"), rows)
-
-
-def by_source(answer: Answer) -> str:
-    """Write the mean error over sources of three rows or more, each weighed once."""
-    means = [group["mean"] for group in answer["groups"] if group["count"] >= FEW_ROWS]
-    return percent(sum(means) / len(means), digits=1)
-
-
-def unseen(answer: Answer) -> str:
-    """Write how many rows of each device there are, and their mean errors."""
-    words = [f"{group['count']} on {group['name']}: {percent(group['mean'], digits=1)}" for group in answer["groups"]]
-    return ", ".join(words)
-
-
 def systems(answer: Answer) -> str:
     """Write published systems, each with the 4D algorithm's time on the same job behind it."""
     rows, points = [], answer["points"]
@@ -204,29 +160,6 @@ def systems(answer: Answer) -> str:
         )
     return table(
         ("system", "step s", "memory GB", "of peak", "exposed", "4D s (data × z × y × x)", "4D ÷ system"), rows
-    )
-
-
-def pieces(answer: Answer) -> str:
-    """Write the errors of figures that are no iteration's time, by kind and source."""
-    errors = dict[tuple[str, str], list[float]]()
-    for piece in answer["pieces"]:
-        errors.setdefault((piece["kind"], piece["source"]), []).append(piece["error"])
-    rows = []
-    for (kind, source), found in errors.items():
-        sizes = sorted(map(abs, found))
-        mean, bias = sum(sizes) / len(sizes), sum(found) / len(found)
-        shown = (percent(mean, digits=1), percent(sizes[-1], digits=1), percent(bias, signed=True, digits=1))
-        rows.append([kind.replace("_", " "), source, str(len(found)), *shown])
-    return table(("of", "source", "rows", "mean error", "largest", "bias"), rows)
-
-
-def left_out(answer: Answer) -> str:
-    """Write how many rows are told apart, and why the others are not, most frequent first."""
-    reasons = sorted(answer["skipped"].items(), key=lambda one: -one[1])
-    count = sum(answer["skipped"].values())
-    return f"{count + len(answer['rows'])} rows, {len(answer['rows'])} of them expressed; not the others: " + "; ".join(
-        f"{reason} ({number})" for reason, number in reasons
     )
 
 

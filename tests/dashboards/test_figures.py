@@ -36,6 +36,7 @@ from dashboards.timeline.opened import opened as opened_pair
 from dashboards.timeline.view import View
 from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
 from tests.dashboards.test_pages import text_of
+from tests.offloaded_job import OFFLOADED
 from twin.cli import main
 from twin.compare.terms import Term
 from twin.cost.memory import memory_use
@@ -239,21 +240,11 @@ def test_memory_of_other_options():
     assert size["2 sequences at a time"] < size["as it is"] < size["8 sequences at a time"]
 
 
-OFFLOADED = {
-    "model": "llama-3-8b",
-    "machine": "4xh100",
-    "ranks": 4,
-    "strategy": "fsdp",
-    "flavour": "deepspeed",
-    "grid": {"weights": 4},
-    "batch": {"sequences": 4, "micro_sequences": 1},
-    "recompute": True,
-    "offload": {"optimizer": {"stride": 2, "sub_group_elements": 100_000_000}},
-}
+STRIDE = {"optimizer": {"stride": 2, "sub_group_elements": 100_000_000}}
 
 
 def test_no_category_of_memory_looks_like_another():
-    use = memory_use(load_job(OFFLOADED))
+    use = memory_use(load_job(OFFLOADED | {"offload": STRIDE}))
     figure = stacked([("offloaded", use)])
     looks = [(bar.marker.color, bar.marker.pattern.shape) for bar in figure.data]
     assert len(looks) == len(use.by_category) == 7
@@ -262,7 +253,7 @@ def test_no_category_of_memory_looks_like_another():
 
 def test_memory_beyond_the_devices_is_told():
     """12 bytes of optimizer states for each of 8.03e9 parameters, whose gradients lie there in 4 and 2 bytes."""
-    use = memory_use(load_job(OFFLOADED))
+    use = memory_use(load_job(OFFLOADED | {"offload": STRIDE}))
     assert "144.5 GB of 512.0 GB in the memory of each host, most of it optimizer" in beyond(use)
     assert memory.row("offloaded", use)["host, a node (B)"] == pytest.approx(18 * 8.03e9, rel=1e-3)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.offloaded_job import OFFLOADED
 from tests.studies.studies_files import TINY, write_study
 from twin.cli import main
 from twin.description.load import load_machine
@@ -151,18 +152,7 @@ def test_nothing_is_minus_nothing():
 
 def test_where_the_step_goes_is_all_of_it_with_states_beyond_the_devices(tmp_path):
     """What is exposed of copies and of the host's updates was in the step, and in no bar: two thirds of this one."""
-    job = {
-        "model": "llama-3-8b",
-        "machine": "4xh100",
-        "ranks": 4,
-        "strategy": "fsdp",
-        "flavour": "deepspeed",
-        "grid": {"weights": 4},
-        "batch": {"sequences": 4, "micro_sequences": 1},
-        "recompute": True,
-        "offload": {"optimizer": {}},
-    }
-    run = answers(tmp_path, job=job, points=[{"name": "host"}])
+    run = answers(tmp_path, job=OFFLOADED, points=[{"name": "host"}])
     (row,) = rows_of(run)
     (drawn,) = [p for p in pictures(run.loaded.study, [row], []) if p.title == "Where the step goes"]
     assert sum(bar["y"][0] for bar in drawn.data) == pytest.approx(row["step_seconds"], rel=1e-9)

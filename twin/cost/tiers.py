@@ -86,11 +86,8 @@ def _disk(machine: Machine, kind: CollectiveKind, bytes_: float, device: int) ->
     as_read = bytes_ * (disk.read_bytes_per_second / disk.write_bytes_per_second if writes else 1.0)
     seconds, startup, passes = as_read / tier_capacity(machine, "drives"), float(disk.latency_seconds), 1.0
     if kind in ("disk_to_device", "device_to_disk"):  # the host's memory is written and read
-        seconds, startup, passes = (
-            max(seconds, bytes_ / host_link_rate(machine, down=writes)),
-            startup + _latency(machine),
-            2.0,
-        )
+        seconds = max(seconds, bytes_ / host_link_rate(machine, down=writes))
+        startup, passes = startup + _latency(machine), 2.0
     return TierCost(startup, seconds, (NodeUse("drives", 0, as_read), *_memory(machine, passes * bytes_, device)))
 
 

@@ -84,17 +84,17 @@ def _predict(one: Iteration) -> Prediction | str:
     except DescriptionError as error:
         return str(error.problems[0])
     mfu = job_flops(job, recompute=False) / (job_peak_flops_per_second(job) * one.seconds)
-    if mfu > _most(job):
+    if mfu > _largest_mfu(job):
         return "measured faster than the devices' peak: an impossible row"
     bounds = interval(job)
     beside = one.beside_seconds
     return Prediction(simulate(job).step_seconds + beside, bounds.low + beside, bounds.high + beside, mfu)
 
 
-def _most(job: Job) -> float:
-    """Return the largest possible MFU: above 1 where the device multiplies numbers of 8 bits faster."""
+def _largest_mfu(job: Job) -> float:
+    """Return the largest that is possible: above 1 where the device multiplies numbers of 8 bits faster."""
     eight = job.machine.device.gemm.eight_bits
-    return max(1.0, 1.0 if eight is None else float(eight.peak_ratio))
+    return 1.0 if eight is None else float(eight.peak_ratio)
 
 
 def _compared(one: Iteration, found: Prediction, unit: Unit) -> dict[str, Any]:

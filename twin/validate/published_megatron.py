@@ -41,8 +41,8 @@ NVIDIA-NeMo/Megatron-Bridge, and the performance recipes and scripts of NVIDIA/N
 
 def is_of_launcher(run: Run) -> bool:
     """Tell whether a row is a GPT-3 of NeMo's launcher."""
-    learned = str(run.row.get("model", "")).startswith("gpt3")
-    return learned and any(name in str(run.row["source"]) for name in OF_NEMO_S_LAUNCHER)
+    gpt3 = str(run.row.get("model", "")).startswith("gpt3")
+    return gpt3 and any(name in str(run.row["source"]) for name in OF_NEMO_S_LAUNCHER)
 
 
 def chunks(run: Run) -> int:

@@ -1,0 +1,74 @@
+"""Figures that `fourfold validate` prints of measured rows: errors by source, and what no strategy expresses."""
+
+from __future__ import annotations
+
+from tools.figure_tables import Answer, percent, table
+
+FEW_ROWS = 3
+"""A source with fewer is not weighed."""
+
+
+def iterations(answer: Answer) -> str:
+    """Write the errors of a table of iterations; a constant chosen from one row says nothing."""
+    rows = [
+        [
+            "64 and 256 GPUs" if group["name"] == "multi-node" else group["name"].split(" (")[0],
+            str(group["count"]),
+            percent(group["mean"], digits=1),
+            percent(group["median"], digits=1),
+            percent(group["p90"], digits=1),
+            percent(group["bias"], signed=True, digits=1),
+            percent(group["inside"]),
+            percent(group["constant_mfu_mean"], digits=1) if group["count"] > 1 else "",
+        ]
+        for group in answer["groups"]
+    ]
+    head = ("rows", "count", "mean error", "median", "90 % below", "bias", "in interval", "mean error of one MFU")
+    return table(head, rows)
+
+
+def collectives(answer: Answer) -> str:
+    """Write the errors of measured collectives, by table, kind and size."""
+    rows = []
+    for group in sorted(answer["groups"], key=lambda group: str(group["name"])):
+        where, span, size = group["name"].split(", ")
+        machine, kind, library = where.split()
+        errors = (percent(group[key]) for key in ("median", "p90"))
+        bias = percent(group["bias"], signed=True)
+        rows.append([machine, f"{kind}, {library}, {span}", size, str(group["count"]), *errors, bias])
+    return table(("table", "collective", "message", "rows", "median error", "90 % below", "bias"), rows)
+
+
+def by_source(answer: Answer) -> str:
+    """Write the mean error over sources of three rows or more, each weighed once."""
+    means = [group["mean"] for group in answer["groups"] if group["count"] >= FEW_ROWS]
+    return percent(sum(means) / len(means), digits=1)
+
+
+def unseen(answer: Answer) -> str:
+    """Write how many rows of each device there are, and their mean errors."""
+    words = [f"{group['count']} on {group['name']}: {percent(group['mean'], digits=1)}" for group in answer["groups"]]
+    return ", ".join(words)
+
+
+def pieces(answer: Answer) -> str:
+    """Write the errors of figures that are no iteration's time, by kind and source."""
+    errors = dict[tuple[str, str], list[float]]()
+    for piece in answer["pieces"]:
+        errors.setdefault((piece["kind"], piece["source"]), []).append(piece["error"])
+    rows = []
+    for (kind, source), found in errors.items():
+        sizes = sorted(map(abs, found))
+        mean, bias = sum(sizes) / len(sizes), sum(found) / len(found)
+        shown = (percent(mean, digits=1), percent(sizes[-1], digits=1), percent(bias, signed=True, digits=1))
+        rows.append([kind.replace("_", " "), source, str(len(found)), *shown])
+    return table(("of", "source", "rows", "mean error", "largest", "bias"), rows)
+
+
+def left_out(answer: Answer) -> str:
+    """Write how many rows are told apart, and why the others are not, most frequent first."""
+    reasons = sorted(answer["skipped"].items(), key=lambda one: -one[1])
+    count = sum(answer["skipped"].values())
+    return f"{count + len(answer['rows'])} rows, {len(answer['rows'])} of them expressed; not the others: " + "; ".join(
+        f"{reason} ({number})" for reason, number in reasons
+    )
