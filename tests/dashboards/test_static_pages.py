@@ -53,12 +53,15 @@ def test_a_page_that_a_command_wrote_is_readable_in_both_themes(browser: Any, wr
         page.wait_for_function(f"matchMedia('(prefers-color-scheme: {theme})').matches")
         page.locator(".js-plotly-plot .main-svg").first.wait_for()
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        page.wait_for_function(
-            "ground => [...document.querySelectorAll('.js-plotly-plot')].every("
-            "f => f._fullLayout && getComputedStyle(f.querySelector('.main-svg')).backgroundColor === ground)",
+        # A figure that takes new colours or a new width draws its layers anew: one may not be there just now.
+        fill = page.wait_for_function(
+            "ground => [...document.querySelectorAll('.js-plotly-plot')].every(f => {"
+            "  const layer = f.querySelector('.main-svg');"
+            "  return layer && f.querySelector('.xtick text') && getComputedStyle(layer).backgroundColor === ground; })"
+            " && getComputedStyle(document.querySelector('.xtick text')).fill",
             arg=ground,
         )
-        seen[theme] = (ground, page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill"))
+        seen[theme] = (ground, fill.json_value())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert serious(page) == []
     assert seen["light"] != seen["dark"]
