@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from tests.profiles import examples
 from twin.cost.collective import collective_cost
+from twin.cost.collective_group import look
+from twin.cost.collectives.pairwise import pairwise_options
 from twin.cost.placement import Placement
 from twin.description.load import load_machine
 from twin.description.problems import DescriptionError
@@ -61,6 +63,46 @@ def test_an_all_to_all_moves_what_others_are_to_have(name, nodes):
     assert found.algorithm == "pairwise"
 
 
+@pytest.mark.parametrize("name", ["alps", "dgx-h100", "perlmutter"])
+@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("size", [2.0**10, 2.0**20, 2.0**30])
+def test_an_all_to_all_goes_by_few_channels_or_by_all(name, nodes, size):
+    """By its library's own constants: the faster of two starts and rates, as the module says."""
+    machine = MACHINES[name]
+    library, devices = machine.libraries["nccl"], machine.devices_per_node
+    constants, ranks = library.pairwise, nodes * devices
+    assert constants is not None
+    group = look(machine, Placement.contiguous(ranks, devices))
+    startup = (devices - 1) * group.local_latency_seconds
+    startup += (ranks - devices) * (constants.network_message_seconds + group.network_latency_seconds)
+    between = devices * (ranks - devices) * size / ranks / (group.network_rate * constants.network_efficiency)
+    ways = [
+        base + startup + max((devices - 1) * size / ranks / (group.local_rate * share), between)
+        for base, share in (
+            (constants.few_channels_base_seconds, constants.few_channels_efficiency),
+            (constants.base_seconds, constants.local_efficiency),
+        )
+    ]
+    assert cost(name, "all_to_all", size, group.placement).seconds == pytest.approx(min(ways))
+
+
+def test_an_all_to_all_leaves_its_dragonfly_groups_with_what_others_are_to_have():
+    """Counted pair by pair: 4 and 2 nodes of two groups."""
+    machine = MACHINES["perlmutter"]
+    devices, size = machine.devices_per_node, 6e9
+    placement = Placement((tuple(range(devices)),) * 6, (0, 0, 0, 0, 1, 1))
+    group_of = [group for group in placement.switch_groups for _ in range(devices)]
+    ranks = len(group_of)
+    leaving = [0.0, 0.0]
+    for sender in range(ranks):
+        for receiver in range(ranks):
+            if group_of[sender] != group_of[receiver]:
+                leaving[group_of[sender]] += size / ranks
+    (option, *_) = pairwise_options(look(machine, placement), machine.libraries["nccl"], "all_to_all", size)
+    assert option.uplink_bytes == pytest.approx(leaving)
+    assert option.wire_seconds >= max(leaving) / machine.network.group_bandwidth_bytes_per_second
+
+
 @pytest.mark.parametrize(
     "kind", ["send", "exchange", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "shift"]
 )
@@ -78,16 +120,19 @@ def test_over_pcie_what_leaves_the_node_crosses_the_port_of_its_device(kind, ran
 
 
 def test_over_pcie_an_all_to_all_of_more_ranks_takes_longer():
-    """Of the same buffer each keeps less, and all the rest crosses its port, wherever it goes."""
+    """Of the same buffer each keeps less, and all the rest crosses its port, wherever it goes; NICs yield less of it."""
     machine, size = load_machine("l40s-8"), 2.0**30
     library = machine.libraries["nccl"]
     port = machine.fabric.port_bandwidth_bytes_per_second * machine.fabric.efficiency
-    rate = port * library.ring.local_efficiency.all_gather
+    assert library.pairwise is not None
+    rate = port * library.pairwise.local_efficiency
     times = []
     for ranks in (2, 4, 8, 16, 32, 64):
         took = collective_cost(machine, library, "all_to_all", size, Placement.contiguous(ranks, 8))
         times.append(took.seconds)
-        assert took.transfer_seconds == pytest.approx(size * (ranks - 1) / ranks / rate, rel=0.01)
+        through_ports = size * (ranks - 1) / ranks / rate
+        through_nics = size * (ranks - 8) / ranks / (port * library.pairwise.network_efficiency) if ranks > 8 else 0.0
+        assert took.transfer_seconds == pytest.approx(max(through_ports, through_nics), rel=0.01)
         (carried,) = {load.bytes for load in took.loads if load.resource[0] == "port"}
         assert carried == pytest.approx(size * (ranks - 1) / ranks)
     assert times == sorted(times)

@@ -7,8 +7,10 @@ or collectives that are not known here are left out.
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from twin.cost.collective import options
 from twin.cost.collective_group import Group, look
@@ -18,11 +20,15 @@ from twin.description.load import load_machine
 from twin.description.machine import Machine
 
 MIB = 2.0**20
+NCCL_TESTS: dict[str, CollectiveKind] = {"alltoall": "all_to_all", "sendrecv": "send"}
+"""Names of nccl-tests → kinds. In a `sendrecv` every rank sends to the next one: its slowest pair decides."""
 KIND: dict[str, CollectiveKind] = {
     "all_gather": "all_gather",
     "reduce_scatter": "reduce_scatter",
     "all_reduce": "all_reduce",
+    "alltoall": NCCL_TESTS["alltoall"],
 }
+"""Names of the tables → kinds that constants are fitted to."""
 WRAPPER, WRAPPER_SECONDS = "mpich-rccl", 17e-6
 """github ggracelii/mpich-rccl: calling RCCL through MPICH adds 15 to 20 µs to what it measures."""
 TABLE_MACHINES = {
@@ -30,6 +36,10 @@ TABLE_MACHINES = {
     "dgx-h100-node": "dgx-h100",
     "dgx-h200-node": "hgx-h200",
     "dgx-b200-node": "dgx-b200",
+    "gb200-node": "gb200-nvl72",
+    "gb200-nvl72": "gb200-nvl72",
+    "dgx-a100": "dgx-a100",
+    "dgx-2": "dgx-2",
     "h100-8xndr": "dgx-h100",
     "alps-gh200": "alps",
     "polaris": "polaris",
@@ -41,14 +51,13 @@ TABLE_MACHINES = {
 }
 """Names of the tables → names of machines."""
 FITTED = (
-    *("dgx-a100-node", "dgx-h100-node", "dgx-b200-node"),
+    *("dgx-a100-node", "dgx-a100", "dgx-h100-node", "h100-8xndr", "dgx-h200-node", "dgx-b200-node"),
+    *("gb200-node", "gb200-nvl72", "l40s-node", "mi300x-node", "dgx-2"),
     *("perlmutter-node", "perlmutter", "frontier", "alps-gh200", "polaris"),
 )
 """Tables that constants are fitted to, here and in the packaged libraries; others validate."""
 TRAYS = ("gb200-nvl72",)
 """Tables whose nodes are trays of what is one node here."""
-NCCL_TESTS: dict[str, CollectiveKind] = {"alltoall": "all_to_all", "sendrecv": "send"}
-"""Names of nccl-tests → kinds. In a `sendrecv` every rank sends to the next one: its slowest pair decides."""
 # NCCL all-reduce on Perlmutter, milliseconds at 32 ... 2048 GPUs, read off the figures of
 # arXiv 2504.18658 (v2), which the CSV does not hold.
 FIGURE_RANKS = (32, 64, 128, 256, 512, 1024, 2048)
@@ -68,6 +77,7 @@ class Row:
     group: Group
     wrapper_seconds: float
     """What the measurement contains beside the collective."""
+    source: str = ""
     note: str = ""
     """How it was measured."""
 
@@ -85,6 +95,11 @@ def placed(machine: Machine, kind: CollectiveKind, ranks: int, nodes: int | None
     return Placement.contiguous(ranks, per_node, machine.network.group_nodes)
 
 
+def as_chosen(row: Mapping[str, Any]) -> bool:
+    """Tell whether the library chose the algorithm itself."""
+    return (row.get("algorithm") or "default") == "default"
+
+
 def wrapper_seconds(source: str) -> float:
     """Return the time that a measurement with this source contains beside the collective."""
     return WRAPPER_SECONDS if WRAPPER in source else 0.0
@@ -93,19 +108,25 @@ def wrapper_seconds(source: str) -> float:
 def read_rows(path: Path) -> list[Row]:
     """Read the table, and add the published figure."""
     machines: dict[str, Machine] = {}
-    groups: dict[tuple[str, int], Group] = {}
+    groups: dict[tuple[str, CollectiveKind, int, int | None], Group] = {}
 
     def row(
-        table: str, kind: str, library: str, ranks: int, numbers: tuple[float, float], source: str, note: str = ""
+        table: str,
+        kind: str,
+        library: str,
+        place: tuple[int, int | None],
+        numbers: tuple[float, float],
+        source: str,
+        note: str = "",
     ) -> Row:
-        name = TABLE_MACHINES[table]
+        name, ranks, nodes, known = TABLE_MACHINES[table], *place, KIND[kind]
         if name not in machines:
             machines[name] = load_machine(name)
         machine = machines[name]
-        if (name, ranks) not in groups:
-            placement = Placement.contiguous(ranks, machine.devices_per_node, machine.network.group_nodes)
-            groups[name, ranks] = look(machine, placement)
-        return Row(table, KIND[kind], library, ranks, *numbers, groups[name, ranks], wrapper_seconds(source), note)
+        if (name, known, ranks, nodes) not in groups:
+            groups[name, known, ranks, nodes] = look(machine, placed(machine, known, ranks, nodes))
+        group = groups[name, known, ranks, nodes]
+        return Row(table, known, library, ranks, *numbers, group, wrapper_seconds(source), source, note)
 
     with path.open(newline="", encoding="utf-8") as file:
         rows = [
@@ -113,16 +134,16 @@ def read_rows(path: Path) -> list[Row]:
                 r["machine"],
                 r["collective"],
                 r["library"],
-                int(r["ranks"]),
+                (int(r["ranks"]), None if r["machine"] in TRAYS else int(r.get("nodes") or 0) or None),
                 (float(r["bytes"]), float(r["microseconds"]) * 1e-6),
                 r.get("source") or "",
                 r.get("note") or "",
             )
             for r in csv.DictReader(file)
-            if r["machine"] in FITTED and r["collective"] in KIND
+            if r["machine"] in FITTED and r["collective"] in KIND and as_chosen(r)
         ]
     rows += [
-        row("perlmutter", "all_reduce", "nccl", ranks, (mib * MIB, ms * 1e-3), "")
+        row("perlmutter", "all_reduce", "nccl", (ranks, None), (mib * MIB, ms * 1e-3), "")
         for mib, times in FIGURE.items()
         for ranks, ms in zip(FIGURE_RANKS, times, strict=True)
     ]

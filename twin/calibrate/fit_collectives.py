@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from twin.calibrate.collective_table import KIND, MIB, TABLE_MACHINES, Row, read_rows
+from twin.calibrate.collective_table import MIB, TABLE_MACHINES, Row, read_rows
 from twin.description.library import Library
 from twin.description.load import load_machine
 
-KINDS = tuple(KIND)
+KINDS = ("all_gather", "reduce_scatter", "all_reduce")
+"""Collectives that constants of rings are kept by."""
 FARTHEST = 20.0
 """Factor by which no constant leaves the value that it has: what no row binds would run away."""
 ROBUST = 0.3
@@ -67,9 +68,21 @@ def _each(key: str, kinds: Sequence[str], upper: float = np.inf) -> tuple[Consta
 
 
 NODE = (*_hops(("LL", "LL128", "Simple")), *_each("local_efficiency", KINDS, 1.0))
+ONE_SIZE = tuple(constant for constant in NODE if constant.name != "LL local hop")
+"""Where all rows are of groups of one size a hop is not told from a start."""
 IN_SWITCH = (
     Constant("in-switch base", ("in_switch.base",)),
     Constant("in-switch efficiency", ("in_switch.efficiency",), 1.0),
+)
+PAIRWISE = (
+    Constant("all-to-all, few channels: base", ("pairwise.few_channels_base",)),
+    Constant("all-to-all, few channels: efficiency", ("pairwise.few_channels_efficiency",), 1.0),
+    Constant("all-to-all base", ("pairwise.base",)),
+    Constant("all-to-all efficiency", ("pairwise.local_efficiency",), 1.0),
+)
+PAIRWISE_NETWORK = (
+    Constant("all-to-all network message", ("pairwise.network_message",)),
+    Constant("all-to-all network efficiency", ("pairwise.network_efficiency",), 1.0),
 )
 TREE = (
     Constant("tree many nodes", ("tree.many_nodes_efficiency",), 1.0),
@@ -80,6 +93,19 @@ TREE = (
 
 def _all(key: str, upper: float = np.inf) -> Constant:
     return Constant(f"{key}, all", tuple(f"ring.{key}.{k}" for k in KINDS), upper)
+
+
+NETWORK = (
+    _all("network_efficiency", 1.0),
+    _all("network_step"),
+    Constant("LL ring network hop", ("protocols.LL.ring_network_hop",)),
+    Constant("LL ring network share", ("protocols.LL.network_share",), 1.0),
+    Constant("LL tree network hop", ("protocols.LL.tree_network_hop",)),
+    Constant("LL tree network share", ("protocols.LL.tree_network_share",), 1.0),
+    Constant("tree two nodes", ("tree.network_efficiency",), 1.0),
+    *TREE[:2],
+)
+"""Of rings and trees over nodes of one library."""
 
 
 def _frontier(row: Row) -> bool:
@@ -96,10 +122,80 @@ def _alps(row: Row) -> bool:
     return row.table == "alps-gh200" and not spikes
 
 
+def _polaris(row: Row) -> bool:
+    """Of two settings the one that staff advise: the other trades latency for stability.
+
+    All-reduces of 256 KiB to 16 MiB on more than two nodes show the fault of Alps (on 8 nodes 1 MiB takes 1.5 ms, and
+    8 MiB 1.3), all-to-alls of 128 MiB and more on 256 nodes one of their own: nine times what the other setting takes.
+    """
+    late = row.kind == "all_reduce" and MIB / 4 <= row.bytes <= 16 * MIB and row.ranks > 8
+    congested = row.kind == "all_to_all" and row.bytes >= 128 * MIB and row.ranks > 32
+    return row.table == "polaris" and row.library == "nccl" and "setting 4" in row.note and not late and not congested
+
+
+def _all_to_alls_between(machine: str, wanted: Callable[[Row], bool]) -> tuple[Fit, Fit]:
+    """Fit latency to what is short and rates to what is long: between them NCCL runs by what is not modelled."""
+    message, efficiency = PAIRWISE_NETWORK
+    return (
+        Fit(machine, "nccl", (message,), lambda r: wanted(r) and r.kind == "all_to_all" and r.bytes <= MIB / 4),
+        Fit(machine, "nccl", (efficiency,), lambda r: wanted(r) and r.kind == "all_to_all" and r.bytes >= 16 * MIB),
+    )
+
+
 FITS = (
-    Fit("dgx-a100", "nccl", NODE, lambda r: r.table == "dgx-a100-node"),
-    Fit("dgx-h100", "nccl", (*NODE, *IN_SWITCH), lambda r: r.table == "dgx-h100-node"),
-    Fit("dgx-b200", "nccl", (*NODE, *IN_SWITCH), lambda r: r.table == "dgx-b200-node"),
+    Fit("dgx-a100", "nccl", (*NODE, *PAIRWISE), lambda r: r.table == "dgx-a100-node"),
+    *_all_to_alls_between("dgx-a100", lambda r: r.table == "dgx-a100"),
+    Fit(  # on two nodes: by nothing longer than that are trees told from rings there
+        "dgx-a100",
+        "nccl",
+        (Constant("tree local", ("tree.local_efficiency",), 1.0),),
+        lambda r: r.table == "dgx-a100" and r.kind == "all_reduce" and r.bytes >= 16 * MIB,
+    ),
+    Fit(
+        "dgx-h100",
+        "nccl",
+        (*NODE, *PAIRWISE),
+        lambda r: r.table == "dgx-h100-node" and ("aiconfigurator" in r.source or r.kind == "all_to_all"),
+    ),
+    Fit("dgx-h100", "nccl", IN_SWITCH, lambda r: r.table == "dgx-h100-node" and r.kind == "all_reduce"),
+    Fit("dgx-h100", "nccl", PAIRWISE_NETWORK, lambda r: r.table == "h100-8xndr" and r.kind == "all_to_all"),
+    Fit(
+        "dgx-2",
+        "nccl",
+        _each("local_efficiency", ("all_gather",), 1.0),
+        lambda r: r.table == "dgx-2" and r.kind == "all_gather" and r.bytes >= 64 * MIB,
+    ),
+    Fit("hgx-h200", "nccl", PAIRWISE, lambda r: r.table == "dgx-h200-node" and r.kind == "all_to_all"),
+    Fit("dgx-b200", "nccl", (*NODE, *IN_SWITCH, *PAIRWISE), lambda r: r.table == "dgx-b200-node"),
+    Fit(
+        "gb200-nvl72",
+        "nccl",
+        (*(c for c in NODE if c.name != "LL128 local share"), *PAIRWISE),  # rings' rates say the same
+        lambda r: r.table == "gb200-node",
+    ),
+    Fit("gb200-nvl72", "nccl", IN_SWITCH, lambda r: r.table == "gb200-nvl72" and r.group.nodes == 1),
+    Fit(
+        "gb200-nvl72",
+        "nccl",
+        (Constant("tree local", ("tree.local_efficiency",), 1.0),),
+        lambda r: r.table == "gb200-nvl72" and r.group.nodes > 1,
+    ),
+    Fit(
+        "l40s-8",
+        "nccl",
+        (*(c for c in ONE_SIZE if not c.name.startswith("LL128")), *PAIRWISE),  # LL128 wants NVLink
+        lambda r: r.table == "l40s-node",
+    ),
+    Fit(
+        "hgx-mi300x",
+        "rccl",
+        (
+            *(c for c in ONE_SIZE if c.name.startswith("LL ")),
+            Constant("Simple local hop", ("protocols.Simple.ring_local_hop",)),
+            *_each("local_efficiency", ("all_reduce",), 1.0),
+        ),
+        lambda r: r.table == "mi300x-node",
+    ),
     Fit(
         "alps",
         "nccl",
@@ -114,22 +210,10 @@ FITS = (
         ),
         _alps,
     ),
-    Fit(
-        "polaris",
-        "nccl",
-        (
-            _all("network_efficiency", 1.0),
-            _all("network_step"),
-            Constant("LL ring network hop", ("protocols.LL.ring_network_hop",)),
-            Constant("LL ring network share", ("protocols.LL.network_share",), 1.0),
-            Constant("LL tree network hop", ("protocols.LL.tree_network_hop",)),
-            Constant("LL tree network share", ("protocols.LL.tree_network_share",), 1.0),
-            Constant("tree two nodes", ("tree.network_efficiency",), 1.0),
-            *TREE[:2],
-        ),
-        # the other setting trades latency for stability
-        lambda r: r.table == "polaris" and "setting 4" in r.note,
-    ),
+    Fit("polaris", "nccl-tcp", NETWORK, lambda r: r.library == "nccl-tcp" and r.kind != "all_to_all"),
+    Fit("polaris", "nccl-tcp", PAIRWISE_NETWORK, lambda r: r.library == "nccl-tcp" and r.kind == "all_to_all"),
+    Fit("polaris", "nccl", NETWORK, lambda r: _polaris(r) and r.kind != "all_to_all"),
+    *_all_to_alls_between("polaris", _polaris),
     Fit(
         "perlmutter",
         "nccl",
@@ -189,14 +273,14 @@ def put(raw: dict[str, Any], path: str, value: float) -> None:
     raw["value"] = value
 
 
-def run(fit: Fit, rows: Iterable[Row]) -> tuple[Library, dict[str, tuple[float, float]]]:
-    """Fit one library; return it with its new constants, and value and relative error of each."""
+def run(fit: Fit, rows: Iterable[Row], begun: Library) -> tuple[Library, dict[str, tuple[float, float]]]:
+    """Fit one library from what it is; return it with its new constants, and value and relative error of each."""
     from scipy.optimize import least_squares  # noqa: PLC0415
 
     chosen = [row for row in rows if fit.wanted(row)]
     if not chosen:
         raise ValueError(f"the table has no row of {fit.machine}, {fit.library}")
-    raw = load_machine(fit.machine).libraries[fit.library].model_dump(by_alias=True)
+    raw = begun.model_dump(by_alias=True)
     start = np.log([get(raw, constant.paths[0]) for constant in fit.constants])
     upper = np.log([constant.upper for constant in fit.constants])
 
@@ -267,14 +351,14 @@ def packaged() -> dict[tuple[str, str], Library]:
 def main() -> None:
     """Fit, print the constants and the errors."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("csv", type=Path)
+    parser.add_argument("csv", type=Path, nargs="+")
     parser.add_argument("--only", help="fit this machine only")
     parser.add_argument("--ranks", help="fit to groups of so many ranks, such as 4,16: errors are those of all others")
     parser.add_argument("--check", action="store_true", help="no fit: errors of the packaged constants")
     parser.add_argument("--out", type=Path, help="write the fitted libraries as JSON")
     arguments = parser.parse_args()
     write = sys.stdout.write
-    rows = read_rows(arguments.csv)
+    rows = [row for path in arguments.csv for row in read_rows(path)]
     libraries = packaged()
     kept = {int(number) for number in arguments.ranks.split(",")} if arguments.ranks else {row.ranks for row in rows}
     chosen = [row for row in rows if row.ranks in kept]
@@ -282,9 +366,11 @@ def main() -> None:
     fitted: dict[str, Any] = {}
     for fit in () if arguments.check else FITS:
         if arguments.only in (None, fit.machine) and any(map(fit.wanted, chosen)):
-            library, constants = run(fit, chosen)
+            library, constants = run(fit, chosen, libraries[fit.machine, fit.library])
             libraries[fit.machine, fit.library] = library
-            fitted[fit.machine] = {p: constants[c.name][0] for c in fit.constants for p in c.paths}
+            fitted.setdefault(f"{fit.machine}, {fit.library}", {}).update(
+                {p: constants[c.name][0] for c in fit.constants for p in c.paths}
+            )
             write(f"\n{fit.machine}, {fit.library}\n")
             for name, (value, error) in constants.items():
                 write(f"  {name:32} {value:12.4g}  ± {error:.0%}\n")

@@ -58,6 +58,11 @@ class Group:
         busiest = max(self.crossings, default=0)
         return float(total) / busiest if total is not None and busiest else float("inf")
 
+    def uplink_seconds(self, leaving_bytes: tuple[float, ...]) -> float:
+        """Return the time that global links need for what leaves each dragonfly group: the busiest one's."""
+        total = self.machine.network.group_bandwidth_bytes_per_second
+        return max(leaving_bytes, default=0.0) / total if total is not None else 0.0
+
 
 def look(machine: Machine, placement: Placement) -> Group:
     """Reduce a placement to what the cost of a collective depends on."""

@@ -173,6 +173,23 @@ class TwoLevel(Spec):
     """Share of the device's memory bandwidth reached by the shuffle of the buffer."""
 
 
+class Pairwise(Spec):
+    """All-to-all by sends and receives. Short parts go by few of the channels: they start sooner and move slower."""
+
+    few_channels_base_seconds: Parameter
+    """Start of an all-to-all of short parts."""
+    few_channels_efficiency: Parameter
+    """Share of the fabric's usable rate that these reach."""
+    base_seconds: Parameter
+    """Start of one whose parts fill all channels."""
+    local_efficiency: Parameter
+    """Share of the fabric's usable rate that these reach."""
+    network_message_seconds: Parameter
+    """Software's time for each member of another node."""
+    network_efficiency: Parameter
+    """Share of the NICs' usable rate reached."""
+
+
 class Direct(Spec):
     """Direct exchanges (all-to-all): every member sends each other one its part at once.
 
@@ -229,6 +246,8 @@ class Library(Spec):
     tree: Tree | None = None
     in_switch: InSwitch | None = None
     two_level: TwoLevel | None = None
+    pairwise: Pairwise | None = None
+    """Of all-to-alls; without it they have the constants of rings."""
     direct: Direct | None = None
     host_work: HostWork | None = None
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from twin.calibrate.collective_table import MIB, NCCL_TESTS, TABLE_MACHINES, TRAYS, placed, wrapper_seconds
+from twin.calibrate.collective_table import MIB, NCCL_TESTS, TABLE_MACHINES, TRAYS, as_chosen, placed, wrapper_seconds
 from twin.calibrate.unfilled import holds_data, with_empty_operands
 from twin.cost.collective import collective_cost
 from twin.cost.gemm import gemm_seconds
@@ -180,7 +180,7 @@ def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
     kind = NCCL_TESTS.get(row["collective"], row["collective"])
     if kind not in TABLED:
         return f"collective {row['collective']!r} is not known"
-    if (row.get("algorithm") or "default") != "default":
+    if not as_chosen(row):
         return "algorithms that were forced upon the library"
     placement = _where(row, machine, kind)
     if isinstance(placement, str):

@@ -2,8 +2,8 @@
 
 A row says how many sub-groups are updated on the device (`interleaved`, `stride`), whether gradients leave beside the
 backward pass (`async_gradients`), and which share of states is offloaded (`offload_ratio`). What its `folder` was run
-on, and the widths that it leaves out, are those of the scripts of github DataStates/artifacts: grouped keys and values
-of four heads, the MLP by `MLP_WIDTHS`, the fused softmax of Megatron, GPT-2's vocabulary padded to 50,304.
+on, and the widths that it leaves out, are those of the scripts of github DataStates/artifacts and of the logs: grouped
+keys and values, the MLP by `MLP_WIDTHS`, the fused softmax of Megatron, GPT-2's vocabulary padded to 50,304.
 """
 
 from __future__ import annotations
@@ -27,12 +27,21 @@ MLP_WIDTHS = {
     (50, 4096, 32): 12400,
     (40, 5120, 40): 13824,
     (40, 5120, 64): 20480,
+    (64, 4096, 256): 16384,
     (60, 6656, 52): 17920,
     (128, 5120, 40): 20480,
-    (80, 8192, 64): 28672,
 }
-"""By layers, hidden size and heads. Of what the scripts do not have the MLP is four times the hidden size."""
-KV_HEADS = 4
+"""By layers, hidden size and heads, where a script gives a width; elsewhere it is Megatron's own."""
+UNSTATED = ("act-output-7B-scale-DP", "act-output-30B", "act-output-70B")
+"""Folders, by what their names begin with, whose command lines as logged give no width of the MLP."""
+TCP = "nccl-tcp"
+"""What ranks on several nodes of Polaris talk by: the logs' PyTorch is its own wheel (2.0.1+cu118), and no network
+plugin is loaded where none is asked for, so that NCCL falls back to TCP (github argonne-lcf/alcf-nccl-tests, setting
+1). Inside a node that makes no difference."""
+DEVICES = 4
+"""Of a node of either machine."""
+KV_HEADS, KV_HEADS_OF_256 = 4, 16
+"""Of keys and values; the second of models with 256 heads, as their logs say."""
 OTHER_NODE = "twinflow"
 """In the name of a folder of the node of H100; all others were run on Polaris."""
 COLLECTION_SECONDS = 0.070
@@ -60,16 +69,16 @@ def offloaded_iteration(row: Mapping[str, Any]) -> Iteration:
             "layers": layers,
             "hidden": hidden,
             "heads": heads,
-            "kv_heads": KV_HEADS,
+            "kv_heads": KV_HEADS_OF_256 if heads == 256 else KV_HEADS,
             "sequence": int(row["sequence"]),
             "vocabulary": vocabulary,
-            "mlp_width": MLP_WIDTHS.get((layers, hidden, heads), 4 * hidden),
+            "mlp_width": _mlp_width(folder, layers, hidden, heads),
             "activation": "swiglu",
             "norm": "rms",
             "positions": "rotary",
             "biases": False,
         },
-        "machine": machine,
+        "machine": {"extends": machine, "library": TCP} if machine == "polaris" and ranks > DEVICES else machine,
         "ranks": ranks,
         "grid": {"weights": ranks},
         "batch": {"sequences": int(row["global_batch"]), "micro_sequences": int(row["micro_batch"])},
@@ -80,6 +89,12 @@ def offloaded_iteration(row: Mapping[str, Any]) -> Iteration:
     collections = 4 * job_micro_steps(row) + 2
     notes = {"beside_milliseconds": 1e3 * COLLECTION_SECONDS * collections}
     return Iteration(row, group, seconds, job, notes, COLLECTION_SECONDS * collections)
+
+
+def _mlp_width(folder: str, layers: int, hidden: int, heads: int) -> int:
+    """Return the width that the folder's script gives, or Megatron's own of a gated MLP, in blocks of 64."""
+    own = 8 * hidden // 3 // 64 * 64
+    return own if folder.startswith(UNSTATED) else MLP_WIDTHS.get((layers, hidden, heads), own)
 
 
 def job_micro_steps(row: Mapping[str, Any]) -> int:

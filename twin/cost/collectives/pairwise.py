@@ -6,12 +6,17 @@ With p members, of which a on the fullest node, and parts of M/p bytes:
     a node sends      a·(p−a)·M/p through its NICs
     T = base + hops + the slower of both
 
-by each of the library's protocols, the fastest of which is taken. Where a member has one port for all that it moves, as
-over PCIe, the port carries (p−1)·M/p. Constants are those of ring hops (assumed: nothing is fitted to a table of
-all-to-alls; docs/explanation/validation.md has their errors).
+in the faster of two ways: short parts go by few channels, which start sooner and move slower (`Pairwise` of a library).
+A library without these constants has those of its ring hops, by each of its protocols. Where a member has one port for
+all that it moves, as over PCIe, the port carries (p−1)·M/p. Between dragonfly groups goes what a group's nodes have for
+all others; nothing of it stays near, as in a ring.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
 
 from twin.cost.algorithms import register
 from twin.cost.collective_group import Group
@@ -19,39 +24,102 @@ from twin.cost.collective_options import Option, core_seconds
 from twin.description.library import CollectiveKind, Library
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way of doing it: its start, and how fast the rest moves."""
+
+    protocol: str
+    base_seconds: float
+    message_seconds: float
+    """For each further member of the node, the link's latency included."""
+    network_message_seconds: float
+    local_rate: float
+    network_rate: float
+
+
 @register("pairwise")
 def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes_: float) -> list[Option]:
-    """Return one option per protocol; none for other kinds."""
+    """Return one option for each way; none for other kinds."""
     if kind != "all_to_all":
         return []
     part = bytes_ / group.ranks
     here, there = group.members - 1, group.ranks - group.members
     network = group.nodes > 1
     nic_bytes = group.members * there * part if network else 0.0
-    local_rate = group.local_rate * library.ring.local_efficiency.of(kind)
-    network_rate = group.network_rate * library.ring.network_efficiency.of(kind)
     inside = here + there if group.machine.fabric.port_carries_nics else here  # what a member's port carries
+    leaving = tuple(members * (group.ranks - members) * part for members in _members_by_switch_group(group))
     options = []
-    for name in library.network_protocols if network else library.protocols:
-        protocol = library.protocols[name]
-        rate = local_rate * protocol.local_share if here else group.member_rate * protocol.network_share
-        local = inside * part / rate if inside else 0.0
-        far = nic_bytes / (network_rate * protocol.network_share)
-        local_hop = protocol.ring_local_hop_seconds + group.local_latency_seconds
-        network_hop = protocol.ring_network_hop_seconds + group.network_latency_seconds
-        startup = protocol.base_seconds + here * local_hop + (there * network_hop if network else 0.0)
-        wire = max(local, far if network else 0.0)
+    for way in _measured_ways(group, library) or _ways_of_rings(group, library, kind):
+        local = inside * part / way.local_rate if inside else 0.0
+        far = nic_bytes / way.network_rate if network else 0.0
+        startup = way.base_seconds + here * way.message_seconds + there * way.network_message_seconds
+        wire = max(local, far, group.uplink_seconds(leaving))
         options.append(
             Option(
                 algorithm="pairwise",
-                protocol=name,
+                protocol=way.protocol,
                 seconds=startup + wire,
                 startup_seconds=startup,
                 wire_seconds=wire,
                 local_bytes=inside * part,
                 nic_bytes=nic_bytes,
-                uplink_bytes=tuple(nic_bytes * n for n in group.crossings),
+                uplink_bytes=leaving,
                 core_seconds=core_seconds(library, kind, here * part, there * part, here + there),
             )
         )
     return options
+
+
+def _measured_ways(group: Group, library: Library) -> list[Way]:
+    """Return the ways of a library that has constants for all-to-alls; none otherwise."""
+    constants = library.pairwise
+    if constants is None:
+        return []
+    shares = (
+        ("few channels", constants.few_channels_base_seconds, constants.few_channels_efficiency),
+        ("all channels", constants.base_seconds, constants.local_efficiency),
+    )
+    return [
+        Way(
+            protocol=name,
+            base_seconds=float(base),
+            message_seconds=group.local_latency_seconds,
+            network_message_seconds=constants.network_message_seconds + group.network_latency_seconds,
+            local_rate=_port(group, group.local_rate * share, 1.0),
+            network_rate=group.network_rate * constants.network_efficiency,
+        )
+        for name, base, share in shares
+    ]
+
+
+def _ways_of_rings(group: Group, library: Library, kind: CollectiveKind) -> list[Way]:
+    """Return a way for each protocol, with the constants of ring hops."""
+    ways = []
+    for name in library.network_protocols if group.nodes > 1 else library.protocols:
+        protocol = library.protocols[name]
+        efficiency = library.ring.local_efficiency.of(kind)
+        network_rate = group.network_rate * library.ring.network_efficiency.of(kind)
+        ways.append(
+            Way(
+                protocol=name,
+                base_seconds=float(protocol.base_seconds),
+                message_seconds=protocol.ring_local_hop_seconds + group.local_latency_seconds,
+                network_message_seconds=protocol.ring_network_hop_seconds + group.network_latency_seconds,
+                local_rate=_port(group, group.local_rate * efficiency * protocol.local_share, protocol.network_share),
+                network_rate=network_rate * protocol.network_share,
+            )
+        )
+    return ways
+
+
+def _port(group: Group, together: float, alone: float) -> float:
+    """Return the rate of a member's port: with others on its node as copies reach it, alone to the NICs."""
+    return together if group.members > 1 else group.member_rate * alone
+
+
+def _members_by_switch_group(group: Group) -> tuple[int, ...]:
+    """Count the members in each dragonfly group; empty if there is only one."""
+    if not group.crossings:
+        return ()
+    inside = [len(devices) for devices in group.placement.nodes]
+    return tuple(int(n) for n in np.bincount(group.placement.switch_groups, weights=inside))

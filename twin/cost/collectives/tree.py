@@ -53,7 +53,7 @@ def tree_options(group: Group, library: Library, kind: CollectiveKind, bytes_: f
         share = float(protocol.tree_network_share)
         nic = group.network_rate * efficiency * share
         local = group.local_rate * tree.local_efficiency * share
-        wire = max(sent / nic, 2.0 * bytes_ / local if group.members > 1 else 0.0, _uplinks(group, crossing))
+        wire = max(sent / nic, 2.0 * bytes_ / local if group.members > 1 else 0.0, group.uplink_seconds(crossing))
         local_hop = protocol.tree_local_hop_seconds + group.local_latency_seconds
         network_hop = protocol.tree_network_hop_seconds + group.far_latency_seconds
         waits = depth * (depth / 2 + 1) / 2 if name == "Simple" else depth
@@ -107,8 +107,3 @@ def tree_crossings(switch_groups: tuple[int, ...]) -> tuple[int, ...]:
         for side in ends:
             leaving += np.bincount(side[cross], minlength=len(leaving))
     return tuple(leaving.tolist())
-
-
-def _uplinks(group: Group, bytes_out: tuple[float, ...]) -> float:
-    total = group.machine.network.group_bandwidth_bytes_per_second
-    return max(bytes_out, default=0.0) / total if total is not None else 0.0
