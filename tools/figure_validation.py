@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from statistics import fmean, median
+
 from tools.figure_tables import Answer, percent, table
 
+MIB = 2**20
 FEW_ROWS = 3
 """A source with fewer is not weighed."""
 
@@ -37,6 +40,29 @@ def collectives(answer: Answer) -> str:
         bias = percent(group["bias"], signed=True)
         rows.append([machine, f"{kind}, {library}, {span}", size, str(group["count"]), *errors, bias])
     return table(("table", "collective", "message", "rows", "median error", "90 % below", "bias"), rows)
+
+
+def collectives_kept(answer: Answer) -> str:
+    """Write how many pairs of machine and kind keep what was wanted: the median from 4 MiB on, the bias from 64 MiB."""
+    pairs = dict[str, list[tuple[float, float]]]()
+    for row in answer["rows"]:
+        if row["bytes"] >= 4 * MIB:
+            pairs.setdefault(row["group"].rpartition(", ")[0], []).append((row["bytes"], row["error"]))
+    medians = [median(abs(error) for _, error in found) for found in pairs.values()]
+    large = [[error for size, error in found if size >= 64 * MIB] for found in pairs.values()]
+    biases = [abs(fmean(errors)) for errors in large if errors]
+    near, even = sum(m <= 0.15 for m in medians), sum(b <= 0.05 for b in biases)
+    return (
+        f"Of {len(medians)} pairs of machine and kind, inside a node and between nodes, {near} have a median error of "
+        f"15 % or less from 4 MiB on, and {even} of {len(biases)} a bias within ±5 % from 64 MiB on."
+    )
+
+
+def over_rows(answer: Answer) -> str:
+    """Write the mean error of all rows, and their bias."""
+    errors = [row["error"] for row in answer["rows"]]
+    bias = percent(fmean(errors), signed=True, digits=1)
+    return f"{percent(fmean(map(abs, errors)), digits=1)} (bias {bias})"
 
 
 def by_source(answer: Answer) -> str:

@@ -38,7 +38,16 @@ from tools.figure_beyond import (
     within,
 )
 from tools.figure_tables import Answer, memorized, percent, repeated, table
-from tools.figure_validation import by_source, collectives, iterations, left_out, pieces, unseen
+from tools.figure_validation import (
+    by_source,
+    collectives,
+    collectives_kept,
+    iterations,
+    left_out,
+    over_rows,
+    pieces,
+    unseen,
+)
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -52,6 +61,9 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "collectives": ("validate", "--measurements", "collectives-more.csv", "--json"),
     "unseen-fsdp": ("validate", "--measurements", "examples/measured/mpt-fsdp.csv", "--json"),
     "unseen-runs": ("validate", "--measurements", "examples/measured/training-runs.yaml", "--json"),
+    "offload": ("validate", "--measurements", "offload-iterations.csv", "--json"),
+    "unseen-offload": ("validate", "--measurements", "examples/measured/offload.csv", "--json"),
+    "tcp": ("validate", "--measurements", "examples/measured/polaris-tcp.csv", "--json"),
     "systems": ("study", "examples/studies/systems.yaml", "--out", "systems", "--json"),
     "data-reduction": ("study", "examples/studies/data-reduction.yaml", "--out", "data-reduction", "--json"),
     "memorize": ("memorize", "examples/memorize/laptop.yaml", "--out", "laptop", "--json"),
@@ -189,6 +201,13 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "published-mean": ("published", by_source),
     "systems": ("systems", systems),
     "collectives": ("collectives", collectives),
+    "collectives-kept": ("collectives", collectives_kept),
+    "tcp": ("tcp", collectives),
+    "offload": ("offload", iterations),
+    "offload-mean": ("offload", over_rows),
+    "unseen-offload": ("unseen-offload", iterations),
+    "unseen-offload-mean": ("unseen-offload", over_rows),
+    "unseen-offload-left-out": ("unseen-offload", left_out),
     "collectives-left-out": ("collectives", left_out),
     "memorize": ("memorize", memorized),
     "memorize-shifted": ("shifted", memorized),

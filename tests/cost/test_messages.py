@@ -120,7 +120,7 @@ def test_over_pcie_what_leaves_the_node_crosses_the_port_of_its_device(kind, ran
 
 
 def test_over_pcie_an_all_to_all_of_more_ranks_takes_longer():
-    """Of the same buffer each keeps less, and all the rest crosses its port, wherever it goes; NICs yield less of it."""
+    """Of the same buffer each keeps less; all the rest crosses its port, wherever it goes; NICs yield less of it."""
     machine, size = load_machine("l40s-8"), 2.0**30
     library = machine.libraries["nccl"]
     port = machine.fabric.port_bandwidth_bytes_per_second * machine.fabric.efficiency

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from tests.schedule.test_totals import both
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError
+from twin.engine.events import event_table
+from twin.engine.report import report
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Simple, Start, Wait
@@ -129,7 +132,7 @@ def test_zero_plus_plus_sends_a_quarter_between_nodes() -> None:
     job = described({"weights": 64}, flavour="deepspeed", **plus)
     found, psi = moved(job), job.model.parameters
     head = job.model.vocabulary * job.model.hidden  # still there when the backward pass begins
-    assert found["all_gather", "weights_gather"] == pytest.approx(psi, rel=0.01)
+    assert found["all_gather", "weights"] == pytest.approx(psi, rel=0.01)
     assert found["all_gather", "weights_secondary"] == pytest.approx(2 * (psi - head), rel=0.01)
     assert found["all_to_all", "weights_inside"] == pytest.approx(0.5 * psi, rel=0.01)
     assert found["all_to_all", "weights_between"] == pytest.approx(0.5 * psi / 8, rel=0.01)
@@ -300,3 +303,42 @@ def test_weights_that_are_whole_are_not_quantized() -> None:
         described({"gradients": 16}, flavour="deepspeed", quantized_weights=True)
     with pytest.raises(DescriptionError, match="of ZeRO-3"):
         described({"gradients": 16}, flavour="deepspeed", waits_for_gathers=True)
+
+
+def in_flight(job: Any) -> list[tuple[int, int]]:
+    """When the collectives of rank 0's weights run, in order, nanoseconds."""
+    events = event_table(simulate(job), [0]).to_pylist()
+    found = [e for e in events if e["kind"] == "collective" and e["axis"] == "weights"]
+    return sorted((e["start_ns"], e["end_ns"]) for e in found)
+
+
+@pytest.mark.parametrize("flavour", ["fsdp2", "fsdp1", "deepspeed"])
+@pytest.mark.parametrize("machine", ["dgx-h100", {"extends": "polaris", "library": "nccl-tcp"}])
+def test_one_communicator_runs_one_collective_at_a_time(flavour: str, machine: Any) -> None:
+    """Gathers and reductions of one group queue; reductions with a group of their own run beside gathers."""
+    wide = {**MODEL, "layers": 6, "hidden": 2048, "sequence": 1024}
+    options = {"bucket_elements": 10_000_000, "prefetch_elements": 1_000_000} if flavour == "deepspeed" else {}
+    alone, beside = (
+        described({"weights": 16}, wide, flavour=flavour, machine=machine, separate_reduction_group=own, **options)
+        for own in (False, True)
+    )
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(in_flight(alone)))
+    assert any(end > begin for (_, end), (begin, _) in pairwise(in_flight(beside)))
+    assert sum(moved(alone).values()) == sum(moved(beside).values())
+    assert simulate(alone).step_seconds >= simulate(beside).step_seconds
+
+
+@pytest.mark.parametrize(("flavour", "separate"), [("fsdp2", True), ("fsdp1", False), ("deepspeed", False)])
+def test_what_a_flavour_does_by_itself(flavour: str, separate: bool) -> None:
+    """PyTorch issue 65299: one process group runs a single NCCL stream; this runtime has two groups."""
+    stated = described({"weights": 16}, flavour=flavour, separate_reduction_group=separate)
+    assert ops(described({"weights": 16}, flavour=flavour)) == ops(stated)
+
+
+def test_queueing_behind_own_collectives_is_no_wait_for_others() -> None:
+    """All ranks come at once, wherever a group's collectives queue."""
+    alike = {"variation": {"device_speed_spread": 0, "compute_jitter": 0}}
+    job = described({"weights": 16}, flavour="fsdp1", machine={"extends": "polaris", "library": "nccl-tcp", **alike})
+    found = report(simulate(job))
+    assert found.exposed_by_axis["weights"] > 0.1 * found.step_seconds
+    assert sum(found.peers_by_axis.values()) == pytest.approx(0.0, abs=1e-9)

@@ -106,20 +106,21 @@ def _for_last_arrivals(simulation: Simulation, marks: Marks, weight: Floats) -> 
     """Return the same of ranks that all run one program."""
     seconds = {}
     for axis, waits in marks.waits.items():
-        gate = _last_arrival(simulation, axis, marks.begun[axis])
+        gate = _last_arrival(simulation, marks.begun[axis])
         came = simulation.timeline.arrival[:, waits]
         seconds[axis] = float((weight @ np.maximum(gate - came, 0.0)).sum())
     return seconds
 
 
-def _last_arrival(simulation: Simulation, axis: Axis, start: Ints) -> Floats:
-    """When the last member came to each of these collectives of an axis, (rank classes, collectives)."""
+def _last_arrival(simulation: Simulation, begun: Ints) -> Floats:
+    """When the last member came to each of these collectives, (rank classes, collectives)."""
     part, partition = simulation.only, simulation.partition
-    relations = {c.partition for c in simulation.communicators.values() if c.axis == axis} & set(partition.groups)
-    if len(relations) != 1:
-        return part.timeline.start[:, start]
-    (relation,) = relations
-    arrival = part.timeline.arrival[:, start]
-    last = np.array([arrival[list(g.rank_classes)].max(axis=0) for g in partition.groups[relation]])
-    gates: Floats = last[partition.group_class_of_rank_class[relation]]
+    gates = part.timeline.start[:, begun].copy()
+    arrival, call = part.timeline.arrival[:, begun], np.asarray(part.program.target)[begun]
+    relations = [simulation.communicators[name].partition for name, _, _ in part.program.calls]
+    for relation in {relations[number] for number in np.unique(call).tolist()} & set(partition.groups):
+        over = np.flatnonzero(np.isin(call, [number for number, own in enumerate(relations) if own == relation]))
+        found = arrival[:, over]
+        last = np.array([found[list(g.rank_classes)].max(axis=0) for g in partition.groups[relation]])
+        gates[:, over] = last[partition.group_class_of_rank_class[relation]]
     return gates

@@ -62,6 +62,7 @@ def keys(run: Run) -> dict[str, Any]:
         "fp8_linears": "fp8" in run.says("precision"),
         "fused_elementwise": row.get("compile") is True,
         "layers_in_steps": row.get("compile") is not True,
+        "separate_reduction_group": False,
         **RECOMPUTED[kept],
     }
     if run.is_sequence_parallel_alone:

@@ -27,7 +27,7 @@ class FsdpContext(ShardedContext):
     @property
     def sharing(self) -> Sharing:
         """Names of the communicators."""
-        groups = Groups(self.grid)
+        groups = Groups.of(self.job)
         return Sharing(groups.gather, groups.scatter, groups.data)
 
     @property

@@ -14,6 +14,9 @@ def refusals(job: FsdpJob) -> list[Problem]:
     if job.accumulate != "sharded":
         remedy = "is for simulation; the runtime reduces in every micro-step: set accumulate: sharded"
         problems.append(Problem("accumulate", remedy, job.accumulate))
+    if job.separate_reduction_group is False:
+        remedy = "is for simulation; the runtime reduces gradients by a communicator of their own: leave it out"
+        problems.append(Problem("separate_reduction_group", remedy, False))
     if job.grid == "auto":
         return problems
     grid = job.concrete_grid

@@ -15,6 +15,7 @@ FOR_SIMULATION: dict[str, tuple[object, str]] = {
     "layers_in_steps": (False, "norms and rotary positions are a kernel each"),
     "fp8_linears": (False, "products are in compute precision"),
     "tensor_overlap": (False, "gathers and scatters come before and behind products"),
+    "separate_reduction_group": (True, "gradients have a communicator of their own"),
     "reduces_before_sending": (False, "PyTorch sends first"),
     "overlap_messages": (None, "when messages are waited for is the schedule's business"),
     "micro_group": (None, "PyTorch chooses the largest groups of equal size"),

@@ -92,7 +92,7 @@ class Gathers:
         self._start_until(end)
 
     def _start_until(self, end: int) -> None:
-        groups = Groups(self.job.concrete_grid)
+        groups = Groups.of(self.job)
         for number, (emit, unit) in enumerate(self.order[len(self._started) : end], len(self._started)):
             if self._fetches is not None:
                 self._fetches.use(number)

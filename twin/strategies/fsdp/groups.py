@@ -1,7 +1,7 @@
 """Who talks with whom: the groups over which weights, gradients and optimizer states are cut.
 
 A communicator's time is booked under the outermost axis that its groups spread over. Gathers and reductions have
-streams of their own.
+streams of their own, or are one communicator's, which then runs one after the other in the order of their starts.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Groups:
     """Names of the communicators of a grid."""
 
     grid: Grid
-    gather: str = "weights_gather"
-    """Ranks that share weights."""
+    together: bool = False
+    """Weights are gathered and their gradients reduced by one communicator."""
     secondary: str = "weights_secondary"
     """Those that share a second copy."""
     optimizer: str = "optimizer_scatter"
@@ -31,10 +31,21 @@ class Groups:
     data: str = "data"
     """Ranks that share nothing."""
 
+    @classmethod
+    def of(cls, job: FsdpJob) -> Groups:
+        """Return those of a job."""
+        return cls(job.concrete_grid, job.reduces_where_it_gathers)
+
+    @property
+    def gather(self) -> str:
+        """Ranks that share weights."""
+        return "weights" if self.together else "weights_gather"
+
     @property
     def scatter(self) -> str:
-        """Ranks that share gradients."""
-        return f"{self._outermost('gradients', 'weights')}_scatter"
+        """Ranks that share gradients: the same ones where one communicator does both."""
+        outermost = self._outermost("gradients", "weights")
+        return self.gather if self.together and outermost == "weights" else f"{outermost}_scatter"
 
     @property
     def inside(self) -> str:
@@ -62,7 +73,7 @@ class Groups:
 
 def communicators(job: FsdpJob, mesh: Mesh) -> tuple[Communicator, ...]:
     """Return all of them; those of one rank do no harm."""
-    names, node = Groups(job.concrete_grid), job.machine.devices_per_node
+    names, node = Groups.of(job), job.machine.devices_per_node
     ranks = np.arange(mesh.ranks, dtype=np.int64).reshape(mesh.sizes)
 
     def over(name: str, axes: Sequence[int]) -> Communicator:
@@ -75,7 +86,7 @@ def communicators(job: FsdpJob, mesh: Mesh) -> tuple[Communicator, ...]:
         over(names.data, [data]),
         over(names.optimizer, [optimizer]),
         over(names.gather, [weights]),
-        over(names.scatter, [gradients, weights]),
+        *([over(names.scatter, [gradients, weights])] if names.scatter != names.gather else []),
         over(names.update, [optimizer, gradients]),
         over(names.everyone, [data, optimizer, gradients, weights]),
     ]

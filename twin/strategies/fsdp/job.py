@@ -74,6 +74,10 @@ class FsdpJob(Job):
     accumulate: Literal["sharded", "whole"] = "sharded"
     """sharded: gradients are reduced in every micro-step; whole: in the last one only, and kept whole till then
     (`no_sync`)."""
+    separate_reduction_group: StrictBool | None = None
+    """Gradients are reduced by a communicator of their own, beside gathers. One that does both runs one collective at a
+    time: so it is in PyTorch's FSDP, unless `set_separate_reduce_scatter_group` is called (github pytorch, issue 65299
+    and pull request 186335), and in DeepSpeed. Absent: true of FSDP2, as it trains here, false of the others."""
     bucket_elements: Positive | None = None
     """Of DeepSpeed: gradients that are reduced together (`reduce_bucket_size`); 5e8 if absent."""
     prefetch_elements: Positive | None = None
@@ -124,6 +128,11 @@ class FsdpJob(Job):
         if self.flavour != "deepspeed":
             return True
         return self.concrete_grid.weights > 1 if self.overlap_reduction is None else self.overlap_reduction
+
+    @property
+    def reduces_where_it_gathers(self) -> bool:
+        """Whether one communicator gathers weights and reduces their gradients."""
+        return self.flavour != "fsdp2" if self.separate_reduction_group is None else not self.separate_reduction_group
 
     @property
     def kept_flops(self) -> float:

@@ -44,7 +44,7 @@ class Reductions:
     @property
     def groups(self) -> Groups:
         """Who talks with whom."""
-        return Groups(self.job.concrete_grid)
+        return Groups.of(self.job)
 
     @property
     def reduces(self) -> bool:

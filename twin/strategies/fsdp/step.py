@@ -227,7 +227,7 @@ def _use(gathers: Gathers, layer: int) -> Callable[[Linear], None]:
 
 def _sum_loss(emit: Emitter, job: FsdpJob) -> None:
     """Sum the loss over all ranks, one axis after the other."""
-    grid, groups = job.concrete_grid, Groups(job.concrete_grid)
+    grid, groups = job.concrete_grid, Groups.of(job)
     over = {"weights": groups.scatter, "gradients": groups.scatter, "optimizer": groups.optimizer, "data": groups.data}
     for communicator in dict.fromkeys(name for axis, name in over.items() if grid.size(axis) > 1):
         emit.collective("all_reduce", communicator, SCALAR_BYTES, f"loss/all_reduce_{axis_of(communicator)}")
@@ -238,7 +238,7 @@ def _update(emit: Emitter, step: Step) -> None:
     job = step.job
     grid, e = job.concrete_grid, job.element_bytes
     # the runtime's sum of the loss lies behind its gradients
-    own, groups = step.units.own(grid.optimizer_parts) + (job.flavour == "fsdp2"), Groups(grid)
+    own, groups = step.units.own(grid.optimizer_parts) + (job.flavour == "fsdp2"), Groups.of(job)
     clip, deepspeed = emit.under("clip"), job.flavour == "deepspeed"
     beyond = deepspeed and job.offload is not None and job.offload.optimizer is not None
     if not beyond:  # else each gradient's norm is taken as it leaves
@@ -266,7 +266,7 @@ def _update(emit: Emitter, step: Step) -> None:
 def _gather_updated(emit: Emitter, step: Step) -> None:
     """Gather the weights of all who have updated some."""
     job, total = step.job, step.units.total
-    grid, e, groups = job.concrete_grid, job.element_bytes, Groups(job.concrete_grid)
+    grid, e, groups = job.concrete_grid, job.element_bytes, Groups.of(job)
     if grid.optimizer * grid.gradients > 1:
         # FSDP's parts of weights are in fp32 and have no other form
         wide = FP32_BYTES if grid.weights > 1 and job.flavour != "deepspeed" else e

@@ -38,7 +38,7 @@ class Fsdp(Strategy[FsdpJob]):
 
     def issued_by(self, job: FsdpJob) -> dict[str, str]:
         """Weights and their gradients, by the hooks of the flavour."""
-        names = groups.Groups(job.concrete_grid)
+        names = groups.Groups.of(job)
         return dict.fromkeys((names.gather, names.scatter), job.flavour)
 
     def schedule(self, job: FsdpJob, role: Role) -> Schedule:

@@ -38,7 +38,9 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
 
 def _only_torch(job: MegatronJob) -> list[Problem]:
     remedy = "is of PyTorch's fully_shard; leave it out, or set flavour: torch"
-    return [Problem(key, remedy, getattr(job, key)) for key in ONLY_TORCH if getattr(job, key)]
+    given = [key for key in ONLY_TORCH if getattr(job, key)]
+    given += [] if job.separate_reduction_group else ["separate_reduction_group"]
+    return [Problem(key, remedy, getattr(job, key)) for key in given]
 
 
 def check_rounds(job: MegatronJob, grid: Grid, micro_steps: int) -> list[Broken]:

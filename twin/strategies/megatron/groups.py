@@ -19,6 +19,18 @@ from twin.strategies.megatron.place import Neighbour, streams
 DATA, EMBEDDING = "data", "pipeline_embedding"
 GATHER, SCATTER, REPLICATE = "data_gather", "data_scatter", "data_replicate"
 """Of weights that are cut: who gathers them, who scatters their gradients, who holds the same part."""
+BOTH = "data_weights"
+"""Who does the first two where one communicator does."""
+
+
+def gather(job: MegatronJob) -> str:
+    """Name the communicator that gathers weights."""
+    return GATHER if job.separate_reduction_group else BOTH
+
+
+def scatter(job: MegatronJob) -> str:
+    """Name the one that scatters their gradients."""
+    return SCATTER if job.separate_reduction_group else BOTH
 
 
 def everyone(job: MegatronJob) -> str:
@@ -55,7 +67,7 @@ def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
         found.append(Communicator.of(INNER, cut.reshape(-1, job.traders)))
         found.append(Communicator.of(OUTER, cut.transpose(0, 2, 1).reshape(-1, cut.shape[1])))
     if job.weight_parts > 1:
-        found += _sharing(found[2].members, job.weight_parts)
+        found += _sharing(job, found[2].members)
     if job.concrete_grid.pipeline == 1:
         return tuple(found)
     stages = [role.ranks for role in roles(job)]
@@ -63,11 +75,12 @@ def communicators(job: MegatronJob) -> tuple[Communicator, ...]:
     return (*found, *_neighbours(job, stages))
 
 
-def _sharing(data: Ints, parts: int) -> Iterator[Communicator]:
-    """Those of weights that are cut over parts of data × context ranks; gathers and scatters have a stream each."""
+def _sharing(job: MegatronJob, data: Ints) -> Iterator[Communicator]:
+    """Those of weights that are cut over parts of data × context ranks; gathers and scatters may have a stream each."""
+    parts = job.weight_parts
     cut = data.reshape(len(data), -1, parts)
-    yield Communicator.of(GATHER, cut.reshape(-1, parts))
-    yield Communicator.of(SCATTER, cut.reshape(-1, parts))
+    for name in dict.fromkeys((gather(job), scatter(job))):
+        yield Communicator.of(name, cut.reshape(-1, parts))
     yield Communicator.of(REPLICATE, cut.transpose(0, 2, 1).reshape(-1, cut.shape[1]))
 
 

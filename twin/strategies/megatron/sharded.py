@@ -18,7 +18,7 @@ from functools import cached_property
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies.megatron.bodies import HEAD, TABLE, Hooks
-from twin.strategies.megatron.groups import GATHER, REPLICATE, SCATTER
+from twin.strategies.megatron.groups import REPLICATE, gather, scatter
 from twin.strategies.megatron.job import MegatronJob
 from twin.strategies.megatron.local import padded
 from twin.strategies.megatron.orders import Action
@@ -125,7 +125,7 @@ class Unsharded:
 def _start_gather(root: Emitter, job: MegatronJob, units: Units, part: int) -> str:
     """Start the gather of a unit; returns its name."""
     size = float(units.elements[part] * job.element_bytes)
-    return under(root, part).under("weights").start("all_gather", GATHER, size)
+    return under(root, part).under("weights").start("all_gather", gather(job), size)
 
 
 def _take_apart(root: Emitter, job: MegatronJob, units: Units, part: int, name: str) -> None:
@@ -180,7 +180,7 @@ class Scattered(Hooks):
         wide = self.job.main_gradient_bytes
         there = wide if self.summed else self.job.element_bytes
         here.compute("pack", Memory(float(self.units.unpadded[part] * there + elements * wide), work="accumulate"))
-        name = here.start("reduce_scatter", SCATTER, float(elements * wide))
+        name = here.start("reduce_scatter", scatter(self.job), float(elements * wide))
         self._flight = (here, name, -(-elements // self.job.weight_parts))
 
     def _arrive(self) -> None:

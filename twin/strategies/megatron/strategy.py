@@ -45,7 +45,7 @@ class Megatron(Strategy[MegatronJob]):
         """Of flavour torch: what tensor ranks share by DTensor, weights that are cut over data ranks by FSDP2."""
         if job.flavour != "torch":
             return {}
-        return {TENSOR: "dtensor", groups.GATHER: "fsdp2", groups.SCATTER: "fsdp2"}
+        return {TENSOR: "dtensor", groups.gather(job): "fsdp2", groups.scatter(job): "fsdp2"}
 
     def roles(self, job: MegatronJob) -> tuple[Role, ...]:
         """One for each rank of the pipeline."""
