@@ -43,11 +43,30 @@ def test_a_message_is_one_hop_and_its_bytes(name, size, placement):
     assert sent.startup_seconds > 0
 
 
+@pytest.mark.parametrize(
+    ("size", "channels"), [(2.0**20, "few"), (2.0**26, "few"), (2.0**27, "filling"), (2.0**29, "all"), (2.0**34, "all")]
+)
+def test_a_message_inside_a_node_has_few_channels_until_all_are_at_work(size, channels):
+    """github xxrjun/nccl-tests-cluster: 64 MiB take as long as 128, and nearly as 256; 512 go at the link's rate."""
+    machine = MACHINES["dgx-h100"]
+    constants = machine.libraries["nccl"].local_messages
+    assert constants is not None
+    rate = look(machine, NEAR).local_rate
+    expected = {
+        "few": size / constants.few_channels_bytes_per_second,
+        "filling": constants.filling_seconds,
+        "all": size / (rate * constants.efficiency),
+    }[channels]
+    for kind in ("send", "exchange", "shift"):
+        assert cost("dgx-h100", kind, size, NEAR).transfer_seconds == pytest.approx(expected)
+
+
 @examples()
 @given(machines, sizes, st.integers(2, 5))
 def test_more_bytes_take_longer(name, size, times):
     for kind in ("send", "all_to_all"):
         assert cost(name, kind, times * size, FAR).seconds > cost(name, kind, size, FAR).seconds
+        assert cost(name, kind, times * size, NEAR).seconds >= cost(name, kind, size, NEAR).seconds
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))

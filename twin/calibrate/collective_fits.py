@@ -59,6 +59,11 @@ IN_SWITCH = (
     Constant("in-switch base", ("in_switch.base",)),
     Constant("in-switch efficiency", ("in_switch.efficiency",), 1.0),
 )
+MESSAGES = (
+    Constant("messages, few channels", ("local_messages.few_channels",)),
+    Constant("messages, filling", ("local_messages.filling",)),
+    Constant("messages, efficiency", ("local_messages.efficiency",), 1.0),
+)
 PAIRWISE = (
     Constant("all-to-all, few channels: base", ("pairwise.few_channels_base",)),
     Constant("all-to-all, few channels: efficiency", ("pairwise.few_channels_efficiency",), 1.0),
@@ -142,6 +147,7 @@ FITS = (
         (*NODE, *PAIRWISE),
         lambda r: r.table == "dgx-h100-node" and ("aiconfigurator" in r.source or r.kind == "all_to_all"),
     ),
+    Fit("dgx-h100", "nccl", MESSAGES, lambda r: r.table == "dgx-h100-node" and r.kind == "send"),
     Fit("dgx-h100", "nccl", IN_SWITCH, lambda r: r.table == "dgx-h100-node" and r.kind == "all_reduce"),
     Fit("dgx-h100", "nccl", PAIRWISE_NETWORK, lambda r: r.table == "h100-8xndr" and r.kind == "all_to_all"),
     Fit(

@@ -26,7 +26,7 @@ KIND: dict[str, CollectiveKind] = {
     "all_gather": "all_gather",
     "reduce_scatter": "reduce_scatter",
     "all_reduce": "all_reduce",
-    "alltoall": NCCL_TESTS["alltoall"],
+    **NCCL_TESTS,
 }
 """Names of the tables → kinds that constants are fitted to."""
 WRAPPER, WRAPPER_SECONDS = "mpich-rccl", 17e-6

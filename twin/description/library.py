@@ -190,6 +190,22 @@ class Pairwise(Spec):
     """Share of the NICs' usable rate reached."""
 
 
+class LocalMessages(Spec):
+    """Messages inside a node. Short ones go by few channels; longer ones are given more, until all are at work."""
+
+    few_channels_bytes_per_second: Parameter
+    """Rate of what goes by few channels."""
+    filling_seconds: Parameter
+    """What has more channels takes no longer than this, until all are at work."""
+    efficiency: Parameter
+    """Share of the fabric's usable rate that all channels reach."""
+
+    def seconds(self, bytes_: float, rate: float) -> float:
+        """Return how long a message takes over a way of so many usable bytes per second."""
+        few = bytes_ / min(float(self.few_channels_bytes_per_second), rate)
+        return max(bytes_ / (rate * self.efficiency), min(few, float(self.filling_seconds)))
+
+
 class Direct(Spec):
     """Direct exchanges (all-to-all): every member sends each other one its part at once.
 
@@ -246,6 +262,8 @@ class Library(Spec):
     tree: Tree | None = None
     in_switch: InSwitch | None = None
     two_level: TwoLevel | None = None
+    local_messages: LocalMessages | None = None
+    """Of messages inside a node; without it they have the constants of rings."""
     pairwise: Pairwise | None = None
     """Of all-to-alls; without it they have the constants of rings."""
     direct: Direct | None = None
@@ -253,6 +271,12 @@ class Library(Spec):
     algorithms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Constants of algorithms that have no key here, by the name they are registered under; each
     algorithm reads its own (`constants`)."""
+
+    def local_message_seconds(self, bytes_: float, rate: float, protocol: Protocol) -> float:
+        """Return how long a message inside a node takes over a way of so many usable bytes per second."""
+        if self.local_messages is not None:
+            return self.local_messages.seconds(bytes_, rate)
+        return bytes_ / (rate * self.ring.local_efficiency.of("send") * protocol.local_share)
 
     @property
     def message_share(self) -> float:

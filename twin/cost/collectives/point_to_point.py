@@ -3,8 +3,9 @@
     T = base + hop + M / B
 
 `exchange` sends one message each way at once: links and NICs carry both directions, so it takes as long as one.
-Constants are those of one ring hop, which is what NCCL and RCCL run a send and receive by (assumed); between nodes a
-message may reach less of its NIC than a ring does (`message_efficiency` of a library, where that was measured).
+Constants are those of one ring hop, which is what NCCL and RCCL run a send and receive by (assumed). Where it was
+measured, a message between nodes reaches less of its NIC than a ring does (`message_efficiency` of a library), and one
+inside a node goes by few channels up to a length (`local_messages`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ def point_to_point_options(group: Group, library: Library, kind: CollectiveKind,
         if network:
             hop = protocol.ring_network_hop_seconds + group.network_latency_seconds
             rate = group.network_rate * library.message_share * protocol.network_share
+            wire = bytes_ / min(rate, group.uplink_rate)
         else:
             hop = protocol.ring_local_hop_seconds + group.local_latency_seconds
-            rate = group.local_rate * library.ring.local_efficiency.of(kind) * protocol.local_share
-        startup, wire = float(protocol.base_seconds) + hop, bytes_ / min(rate, group.uplink_rate)
+            wire = library.local_message_seconds(bytes_, group.local_rate, protocol)
+        startup = float(protocol.base_seconds) + hop
         # one direction of two: both ends carry it, and either can carry as much the other way meanwhile
         carried = float(bytes_) / (1 if kind == "exchange" else 2)
         far = carried if network else 0.0

@@ -28,15 +28,15 @@ def shift_options(group: Group, library: Library, kind: CollectiveKind, bytes_: 
     options = []
     for name in library.network_protocols if network else library.protocols:
         protocol = library.protocols[name]
-        hops, rates = [], []
+        hops, wires = [], []
         if local:
             hops.append(protocol.ring_local_hop_seconds + group.local_latency_seconds)
-            rates.append(_neighbours(group) * library.ring.local_efficiency.of(kind) * protocol.local_share)
+            wires.append(library.local_message_seconds(bytes_, _neighbours(group), protocol))
         if network:
             hops.append(protocol.ring_network_hop_seconds + group.network_latency_seconds)
             nic = min(group.machine.nic.rate_bytes_per_second, group.member_rate) * library.message_share
-            rates.append(min(nic * protocol.network_share, group.uplink_rate))
-        startup, wire = float(protocol.base_seconds) + max(hops), bytes_ / min(rates)
+            wires.append(bytes_ / min(nic * protocol.network_share, group.uplink_rate))
+        startup, wire = float(protocol.base_seconds) + max(hops), max(wires)
         options.append(
             Option(
                 algorithm="shift",
