@@ -58,6 +58,7 @@ class CollectiveName(StrEnum):
     reduce_scatter = "reduce_scatter"
     all_reduce = "all_reduce"
     broadcast = "broadcast"
+    all_to_all = "all_to_all"
 
 
 class ModeName(StrEnum):
@@ -187,7 +188,7 @@ def collective(
     kind: Annotated[CollectiveName, typer.Option(help="Which collective.")],
     ranks: Annotated[int, typer.Option(min=1, help="Members of the group.")],
     bytes_: Annotated[
-        str, typer.Option("--bytes", help="Gathered output, scattered input or reduced buffer, such as 64MiB.")
+        str, typer.Option("--bytes", help="Gathered output, scattered input, reduced or traded buffer, such as 64MiB.")
     ],
     stride: Annotated[int, typer.Option(min=1, help="Ranks between neighbours of the group.")] = 1,
     library: Annotated[str | None, typer.Option(help="Collective library; the machine's default if absent.")] = None,

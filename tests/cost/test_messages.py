@@ -86,7 +86,7 @@ def test_an_all_to_all_moves_what_others_are_to_have(name, nodes):
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize("size", [2.0**10, 2.0**20, 2.0**30])
 def test_an_all_to_all_goes_by_few_channels_or_by_all(name, nodes, size):
-    """By its library's own constants: the faster of two starts and rates, as the module says."""
+    """By its library's own constants: the faster of two starts and rates in a node, one between nodes."""
     machine = MACHINES[name]
     library, devices = machine.libraries["nccl"], machine.devices_per_node
     constants, ranks = library.pairwise, nodes * devices
@@ -95,12 +95,11 @@ def test_an_all_to_all_goes_by_few_channels_or_by_all(name, nodes, size):
     startup = (devices - 1) * group.local_latency_seconds
     startup += (ranks - devices) * (constants.network_message_seconds + group.network_latency_seconds)
     between = devices * (ranks - devices) * size / ranks / (group.network_rate * constants.network_efficiency)
+    few = (constants.few_channels_base_seconds, constants.few_channels_efficiency)
+    every = (constants.base_seconds, constants.local_efficiency)
     ways = [
         base + startup + max((devices - 1) * size / ranks / (group.local_rate * share), between)
-        for base, share in (
-            (constants.few_channels_base_seconds, constants.few_channels_efficiency),
-            (constants.base_seconds, constants.local_efficiency),
-        )
+        for base, share in ((few, every) if nodes == 1 else ((few[0], every[1]),))
     ]
     assert cost(name, "all_to_all", size, group.placement).seconds == pytest.approx(min(ways))
 
@@ -120,6 +119,22 @@ def test_an_all_to_all_leaves_its_dragonfly_groups_with_what_others_are_to_have(
     (option, *_) = pairwise_options(look(machine, placement), machine.libraries["nccl"], "all_to_all", size)
     assert option.uplink_bytes == pytest.approx(leaving)
     assert option.wire_seconds >= max(leaving) / machine.network.group_bandwidth_bytes_per_second
+
+
+def test_an_all_to_all_of_nodes_of_unequal_size_is_as_long_as_the_fullest():
+    """Three on one node, one on another: the first has three parts to send, over NICs that it has."""
+    machine = MACHINES["dgx-h100"]
+    constants = machine.libraries["nccl"].pairwise
+    assert constants is not None
+    placement, size = Placement(((0, 1, 2), (0,)), (0, 0)), 2.0**32
+    group = look(machine, placement)
+    (option,) = pairwise_options(group, machine.libraries["nccl"], "all_to_all", size)
+    assert option.nic_bytes == pytest.approx(3 * size / 4)
+    slower = max(
+        2 * size / 4 / (group.local_rate * constants.local_efficiency),
+        option.nic_bytes / (group.network_rate * constants.network_efficiency),
+    )
+    assert option.wire_seconds == pytest.approx(slower)
 
 
 @pytest.mark.parametrize(

@@ -342,3 +342,30 @@ def test_queueing_behind_own_collectives_is_no_wait_for_others() -> None:
     found = report(simulate(job))
     assert found.exposed_by_axis["weights"] > 0.1 * found.step_seconds
     assert sum(found.peers_by_axis.values()) == pytest.approx(0.0, abs=1e-9)
+
+
+GROUPS = {
+    "hybrid": ({"data": 2, "weights": 8}, {"weights"}),
+    "three levels": ({"gradients": 2, "weights": 8}, {"weights", "gradients_scatter"}),
+    "two copies": ({"weights": 16}, {"weights", "weights_secondary"}),
+    "gradients alone": ({"gradients": 16}, {"gradients_scatter"}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(GROUPS))
+def test_one_communicator_is_of_the_ranks_that_share_weights(name: str) -> None:
+    """Where gradients are cut over more ranks than weights they keep a communicator of their own."""
+    grid, expected = GROUPS[name]
+    options = {"secondary": 8} if name == "two copies" else {}
+    kinds = {("all_gather", "weights"), ("reduce_scatter", "weights")}
+    found = moved(described(grid, flavour="deepspeed", all_reduce_buckets=False, **options))
+    assert {c for _, c in found if c.startswith("weights") or c.endswith("_scatter")} == expected
+    assert (kinds <= set(found)) == (name in ("hybrid", "two copies"))
+
+
+@pytest.mark.parametrize("grid", [{"weights": 16}, {"data": 2, "weights": 8}])
+def test_one_communicator_is_the_same_folded_and_not(grid: dict[str, int]) -> None:
+    machine = {"extends": "polaris", "library": "nccl-tcp"}
+    job = described(grid, flavour="fsdp1", machine=machine)
+    folded, des = simulate(job), simulate(job, engine="des")
+    assert folded.step_seconds == pytest.approx(des.step_seconds, rel=1e-9)

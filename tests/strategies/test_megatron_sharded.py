@@ -241,11 +241,25 @@ def test_a_parallel_block_gathers_once() -> None:
     }
 
 
+@pytest.mark.parametrize("grid", [{"data": 4}, {"data": 4, "tensor": 2}, {"pipeline": 2, "data": 4}])
+def test_gathers_and_reductions_may_be_one_communicators(grid: dict[str, int]) -> None:
+    """The same bytes by one name, one behind the other; a step is no shorter by it."""
+    slow = {"extends": "polaris", "library": "nccl-tcp"}
+    together, apart = (torch_job(grid, machine=slow, separate_reduction_group=own) for own in (False, None))
+    assert moved(together, communicator="data_weights") == moved(apart, communicator="data_gather") + moved(
+        apart, communicator="data_scatter"
+    )
+    assert not moved(together, communicator="data_gather") + moved(together, communicator="data_scatter")
+    assert simulate(together).step_seconds >= simulate(apart).step_seconds
+    assert simulate(together).step_seconds == pytest.approx(simulate(together, engine="des").step_seconds, rel=1e-9)
+
+
 # What is refused
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "shards of others": ({"weight_shards": 2}, r"weight_shards.*flavour: torch"),
+    "reduced apart by others": ({"separate_reduction_group": True}, "separate_reduction_group.*flavour: torch"),
     "sent by others": ({"grid": {"pipeline": 2}, "reduces_before_sending": True}, "reduces_before_sending"),
     "shards that do not divide": ({"flavour": "torch", "grid": {"data": 4}, "weight_shards": 3}, "must divide the 4"),
     "one shard": ({"flavour": "torch", "grid": {"data": 4}, "weight_shards": 1}, "more than one of several"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -11,6 +12,20 @@ from twin.cost.collective import collective_cost
 from twin.cost.placement import Placement
 from twin.description.load import load_machine
 from twin.validate.measurements import validate_file
+
+
+def test_collectives_over_tcp_are_those_that_were_measured():
+    """A fifth of the rate of the library with its plugin, which would miss every large row by far."""
+    table = Path(__file__).parents[2] / "examples" / "measured" / "polaris-tcp.csv"
+    rows = [row for row in validate_file(table).rows if row["bytes"] >= 4 * 2**20]
+    assert len(rows) == 45
+    assert median(abs(row["error"]) for row in rows) < 0.15
+    polaris = load_machine("polaris")
+    for row in rows:
+        if row["collective"] == "all_gather" and row["bytes"] >= 64 * 2**20:
+            where = Placement.contiguous(int(row["ranks"]), 4, polaris.network.group_nodes)
+            quick = collective_cost(polaris, polaris.libraries["nccl"], "all_gather", row["bytes"], where)
+            assert 1e6 * quick.seconds < row["microseconds"] / 2
 
 
 def test_collectives_of_another_table_lie_where_it_says(tmp_path: Path) -> None:

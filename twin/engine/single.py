@@ -22,7 +22,7 @@ from twin.engine.symmetry import fold
 from twin.schedule.communicator import Communicator
 from twin.schedule.kernels import Gemm, Mode
 
-BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broadcast": 1.0}
+BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broadcast": 1.0, "all_to_all": 1.0}
 """Bus bandwidth is what each link of a ring would have to carry: this times (n − 1)/n of the bytes."""
 
 

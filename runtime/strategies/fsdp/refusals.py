@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runtime.sharded.refusals import of_one_group
 from twin.description.problems import Problem
 from twin.strategies.fsdp.job import FsdpJob
 
@@ -14,9 +15,7 @@ def refusals(job: FsdpJob) -> list[Problem]:
     if job.accumulate != "sharded":
         remedy = "is for simulation; the runtime reduces in every micro-step: set accumulate: sharded"
         problems.append(Problem("accumulate", remedy, job.accumulate))
-    if job.separate_reduction_group is False:
-        remedy = "is for simulation; the runtime reduces gradients by a communicator of their own: leave it out"
-        problems.append(Problem("separate_reduction_group", remedy, False))
+    problems += of_one_group(job.separate_reduction_group)
     if job.grid == "auto":
         return problems
     grid = job.concrete_grid

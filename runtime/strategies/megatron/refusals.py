@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runtime.sharded.refusals import of_one_group
 from twin.description.problems import Problem
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.job import MegatronJob
@@ -15,7 +16,6 @@ FOR_SIMULATION: dict[str, tuple[object, str]] = {
     "layers_in_steps": (False, "norms and rotary positions are a kernel each"),
     "fp8_linears": (False, "products are in compute precision"),
     "tensor_overlap": (False, "gathers and scatters come before and behind products"),
-    "separate_reduction_group": (True, "gradients have a communicator of their own"),
     "reduces_before_sending": (False, "PyTorch sends first"),
     "overlap_messages": (None, "when messages are waited for is the schedule's business"),
     "micro_group": (None, "PyTorch chooses the largest groups of equal size"),
@@ -29,6 +29,7 @@ def refusals(job: MegatronJob) -> list[Problem]:
     for key, (trained, why) in FOR_SIMULATION.items():
         if (value := getattr(job, key)) != trained:
             problems.append(Problem(key, f"is for simulation: {why}; leave it out", value))
+    problems += of_one_group(job.separate_reduction_group)
     return problems if job.grid == "auto" else problems + _of_axes(job, job.concrete_grid)
 
 

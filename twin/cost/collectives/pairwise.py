@@ -6,7 +6,8 @@ With p members, of which a on the fullest node, and parts of M/p bytes:
     a node sends      a·(p−a)·M/p through its NICs
     T = base + hops + the slower of both
 
-in the faster of two ways: short parts go by few channels, which start sooner and move slower (`Pairwise` of a library).
+in the faster of two ways: short parts go by few channels, which start sooner and move slower (`Pairwise` of a library);
+between nodes there is one, which starts like the former.
 A library without these constants has those of its ring hops, by each of its protocols. Where a member has one port for
 all that it moves, as over PCIe, the port carries (p−1)·M/p. Between dragonfly groups goes what a group's nodes have for
 all others; nothing of it stays near, as in a ring.
@@ -75,10 +76,10 @@ def _measured_ways(group: Group, library: Library) -> list[Way]:
     constants = library.pairwise
     if constants is None:
         return []
-    shares = (
-        ("few channels", constants.few_channels_base_seconds, constants.few_channels_efficiency),
-        ("all channels", constants.base_seconds, constants.local_efficiency),
-    )
+    few = ("few channels", constants.few_channels_base_seconds, constants.few_channels_efficiency)
+    every = ("all channels", constants.base_seconds, constants.local_efficiency)
+    # between nodes NICs bind, and one start was measured
+    shares = (few, every) if group.nodes == 1 else (("all channels", few[1], every[2]),)
     return [
         Way(
             protocol=name,

@@ -25,12 +25,12 @@ BOTH = "data_weights"
 
 def gather(job: MegatronJob) -> str:
     """Name the communicator that gathers weights."""
-    return GATHER if job.separate_reduction_group else BOTH
+    return BOTH if job.separate_reduction_group is False else GATHER
 
 
 def scatter(job: MegatronJob) -> str:
     """Name the one that scatters their gradients."""
-    return SCATTER if job.separate_reduction_group else BOTH
+    return BOTH if job.separate_reduction_group is False else SCATTER
 
 
 def everyone(job: MegatronJob) -> str:

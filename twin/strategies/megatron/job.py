@@ -72,9 +72,9 @@ class MegatronJob(Job):
     context_traders: Positive | None = None
     """Of hierarchical: neighbouring context ranks that trade heads; those of a node if absent, as far as they divide
     context ranks and heads of keys (`--hierarchical-context-parallel-sizes`)."""
-    separate_reduction_group: StrictBool = True
-    """Of flavour torch: gradients are reduced by a communicator of their own, beside gathers, as this runtime does;
-    false: by that which gathers weights, one collective at a time, as in PyTorch unless
+    separate_reduction_group: StrictBool | None = None
+    """Of flavour torch: gradients are reduced by a communicator of their own, beside gathers, as they train here (true,
+    and if absent); false: by that which gathers weights, one collective at a time, as in PyTorch unless
     `set_separate_reduce_scatter_group` is called (github pytorch, issue 65299 and pull request 186335)."""
     reduces_before_sending: StrictBool = False
     """Of flavour torch with a pipeline: a stage's gradients are reduced inside its last backward pass, before that
