@@ -315,7 +315,7 @@ WRONG_QUESTIONS: dict[str, tuple[list[str], list[str], list[str]]] = {
     "stride too long": (COLLECTIVE, ["1MB", "--stride", "1000"], ["512", "1000", "78,848"]),
     "unknown library": (COLLECTIVE, ["1MB", "--library", "rcl"], ["--library", "'rcl'", "'rccl'"]),
     "unknown machine": (COLLECTIVE, ["1MB", "--machine", "fronter"], ["'fronter'", "'frontier'"]),
-    "unknown kind": (COLLECTIVE, ["1MB", "--kind", "all_to_all"], ["--kind", "all_gather"]),
+    "unknown kind": (COLLECTIVE, ["1MB", "--kind", "all_to_one"], ["--kind", "all_gather"]),
     "no rows": (GEMM, ["--m", "0"], ["--m", "1"]),
     "unknown mode": (GEMM, ["--mode", "TT"], ["--mode", "TN"]),
     "rows in words": (GEMM, ["--m", "many"], ["--m", "integer"]),
