@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dashboards.catalog import Entry
-from dashboards.events import Events
+from dashboards.events import Events, Ints
 from twin.compare.kinds import OWN, collective_kind
 from twin.cost.collective import collective_cost
 from twin.cost.tiers import host_link_rate
@@ -53,15 +53,12 @@ class Row:
     transfer_ns: float
     transfer_p90_ns: float
     skew_ns: float
-    """From a rank's own arrival until the last member's; of what a rank does by itself, until what it has begun before
-    is done."""
+    """From when a rank is ready until the last member is."""
+    queue_ns: float
+    """From a rank's own arrival until what it has begun before on the same stream is done."""
     total_transfer_ns: float
     total_skew_ns: float
-
-    @property
-    def is_own(self) -> bool:
-        """A copy, an update or a transfer of one rank: nobody is waited for."""
-        return self.axis in OWN
+    total_queue_ns: float
 
     @property
     def bus_bytes_per_second(self) -> float:
@@ -88,16 +85,12 @@ class Collectives:
     @property
     def skew_seconds_per_rank(self) -> float:
         """Of one rank in one step, until last members come."""
-        return self._waiting(own=False)
+        return sum(row.total_skew_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
     @property
     def queued_seconds_per_rank(self) -> float:
-        """Of one rank in one step, in which its own copies and updates wait for those that it began before."""
-        return self._waiting(own=True)
-
-    def _waiting(self, *, own: bool) -> float:
-        found = sum(row.total_skew_ns for row in self.rows if row.is_own == own)
-        return found / 1e9 / max(self.ranks * self.steps, 1)
+        """Of one rank in one step, in which collectives, copies and updates queue behind what it began before."""
+        return sum(row.total_queue_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
 
 def collectives_of(events: Events, grid: Axes) -> Collectives:
@@ -106,6 +99,8 @@ def collectives_of(events: Events, grid: Axes) -> Collectives:
     chosen = np.flatnonzero(events.kind.are("collective"))
     if not len(chosen):
         return Collectives((), ranks, steps)
+    all_queues = np.zeros(len(events), dtype=np.int64)
+    all_queues[chosen] = _queues(events, chosen)
     keys = np.stack([events.name.code[chosen], events.stream.code[chosen]], axis=1).astype(np.float64)
     _, inverse = np.unique(np.column_stack([keys, events.bytes[chosen]]), axis=0, return_inverse=True)
     order = np.argsort(inverse.reshape(-1), kind="stable")
@@ -114,9 +109,11 @@ def collectives_of(events: Events, grid: Axes) -> Collectives:
     for a, b in pairwise(bounds):
         at = chosen[order[a:b]]
         transfer = events.end_ns[at] - events.start_ns[at]
-        skew = np.maximum(events.start_ns[at] - events.arrival_ns[at], 0)
+        waiting = np.maximum(events.start_ns[at] - events.arrival_ns[at], 0)
         first = int(at[0])
         axis, name = events.axis[first], events.name[first]
+        queue = waiting if axis in OWN else all_queues[at]
+        skew = waiting - queue
         rows.append(
             Row(
                 name=name,
@@ -129,11 +126,29 @@ def collectives_of(events: Events, grid: Axes) -> Collectives:
                 transfer_ns=float(np.median(transfer)),
                 transfer_p90_ns=float(np.percentile(transfer, 90)),
                 skew_ns=float(np.median(skew)),
+                queue_ns=float(np.median(queue)),
                 total_transfer_ns=float(transfer.sum()),
                 total_skew_ns=float(skew.sum()),
+                total_queue_ns=float(queue.sum()),
             )
         )
     return Collectives(tuple(sorted(rows, key=lambda r: -r.total_transfer_ns)), ranks, steps)
+
+
+def _queues(events: Events, chosen: Ints) -> Ints:
+    """Nanoseconds that each of these collectives queues behind the one before it on its rank's stream.
+
+    A stream runs one at a time. Where the one before ends later than this one starts, the stream does not, and none
+    queues.
+    """
+    order = np.lexsort((chosen, events.stream.code[chosen], events.rank[chosen]))
+    at = chosen[order]
+    follows = (np.diff(events.rank[at], prepend=-1) == 0) & (np.diff(events.stream.code[at], prepend=-1) == 0)
+    before = np.where(follows, np.roll(events.end_ns[at], 1), events.arrival_ns[at])
+    serial = before <= events.start_ns[at]
+    queues = np.empty(len(at), dtype=np.int64)
+    queues[order] = np.where(serial, np.maximum(before - events.arrival_ns[at], 0), 0)
+    return queues
 
 
 def job_of(entry: Entry) -> Job | None:

@@ -55,18 +55,21 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
 
 
 def skew(found: Sequence[tuple[str, Collectives]]) -> go.Figure:
-    """Seconds of a rank and step that collectives take, by name: transfer, and skew, or queueing of a rank's own."""
+    """Seconds of a rank and step that collectives take, by name: transfer, skew and queueing."""
     figure = go.Figure()
-    largest = {row.name: row.total_transfer_ns + row.total_skew_ns for _, one in found for row in one.rows}
+    largest = dict.fromkeys((row.name for _, one in found for row in one.rows), 0.0)
+    for row in (row for _, one in found for row in one.rows):
+        largest[row.name] += row.total_transfer_ns + row.total_skew_ns + row.total_queue_ns
     names = sorted(largest, key=lambda name: -largest[name])[:MAX_BARS]
     for number, (label, one) in enumerate(found):
         share = 1e9 * max(one.ranks * one.steps, 1)
-        waiting = "skew, or queueing of its own" if any(row.is_own for row in one.rows) else "skew"
-        for what, said, pattern in (("transfer", "transfer", ""), ("skew", waiting, "/")):
+        for what, said, pattern in (("transfer", "transfer", ""), ("skew", "skew", "/"), ("queue", "queueing", ".")):
             totals = {
                 name: sum(getattr(row, f"total_{what}_ns") for row in one.rows if row.name == name) / share
                 for name in names
             }
+            if what != "transfer" and not any(totals.values()):
+                continue
             figure.add_trace(
                 go.Bar(
                     y=[escape(name) for name in names],

@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from dashboards.catalog import Entry
 from dashboards.collectives import Collectives, collectives_of, link_loads, predicted_curve
 from dashboards.events import events_of, grid_of
-from dashboards.figures.bandwidth import bandwidth, skew
+from dashboards.figures.bandwidth import MAX_BARS, bandwidth, skew
 from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from twin.description.problems import fail
@@ -42,7 +42,7 @@ def shown(context: PageContext, query: Query) -> Component:
             ),
             card(
                 "Transfer and arrival skew",
-                total + ".",
+                total + ". " + _drawn(found),
                 graph("skew", skew(list(zip(labels, found, strict=True))), label=total, height=420),
             ),
             _links(entries),
@@ -71,6 +71,7 @@ def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
             "transfer, median (s)": one.transfer_ns / 1e9,
             "transfer, 90 % (s)": one.transfer_p90_ns / 1e9,
             "skew, median (s)": one.skew_ns / 1e9,
+            "queue, median (s)": one.queue_ns / 1e9,
             "bus bandwidth (B/s)": one.bus_bytes_per_second,
         }
         for one in found.rows
@@ -90,14 +91,20 @@ def _links(entries: Sequence[Entry]) -> Component:
     return card("Load of links", summary, table("links", rows, height=260))
 
 
+def _drawn(found: Sequence[Collectives]) -> str:
+    """Say how many names the figure leaves out."""
+    names = len({row.name for one in found for row in one.rows})
+    return f"Drawn are the {MAX_BARS} of {names} names that take longest." if names > MAX_BARS else ""
+
+
 def _total(label: str, found: Collectives) -> str:
     transfer, waiting = found.transfer_seconds_per_rank, found.skew_seconds_per_rank
     said = (
         f"{label}: a rank and step has {seconds(transfer)} of transfers, and {seconds(waiting)} until last members come"
     )
-    if any(row.is_own for row in found.rows):
+    if found.queued_seconds_per_rank:
         queued = seconds(found.queued_seconds_per_rank)
-        said += f"; its own copies and updates queue for {queued} behind one another"
+        said += f"; they queue for {queued} behind what the rank began before on the same stream"
     return said
 
 

@@ -152,6 +152,7 @@ def _communication(context: PageContext, query: Query) -> Section:
             "size": format_memory(r.bytes),
             "median transfer": seconds(r.transfer_ns / 1e9),
             "median skew": seconds(r.skew_ns / 1e9),
+            "median queue": seconds(r.queue_ns / 1e9),
         }
         for label, one in found
         for r in one.rows[:MAX_ROWS]

@@ -265,8 +265,8 @@ def test_no_more_sequences_at_a_time_than_a_rank_has():
 
 def test_a_legend_promises_no_points_that_there_are_not():
     """What one rank copies uses no bus."""
-    alone = Row("update", "host_update", "cpu", "cpu", 1, 4e9, 1.0, 1e6, 1e6, 0.0, 1e6, 0.0)
-    together = Row("gather", "all_gather", "weights", "weights_gather", 4, 4e9, 1.0, 1e6, 1e6, 0.0, 1e6, 0.0)
+    alone = Row("update", "host_update", "cpu", "cpu", 1, 4e9, 1.0, 1e6, 1e6, 0.0, 0.0, 1e6, 0.0, 0.0)
+    together = Row("gather", "all_gather", "weights", "weights_gather", 4, 4e9, 1.0, 1e6, 1e6, 0.0, 0.0, 1e6, 0.0, 0.0)
     figure = bandwidth([("run", Collectives((alone, together), ranks=1, steps=1))], [])
     assert [trace.name for trace in figure.data] == ["run, weights"]
 

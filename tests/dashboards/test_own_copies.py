@@ -7,10 +7,12 @@ import pytest
 
 from dashboards.catalog import Catalog
 from dashboards.collectives import collectives_of, link_loads
-from dashboards.events import Events, events_of, grid_of
+from dashboards.events import Events, columns, events_of, grid_of
+from tests.compare.compare_traces import collective, table
 from twin import load_job, simulate
 from twin.compare.kinds import OTHER_COLLECTIVE, collective_kind
 from twin.schedule.ops import OWN_STREAMS
+from twin.strategies.four_d.grid import Grid
 
 JOB = {
     "name": "offloaded",
@@ -41,15 +43,35 @@ def own(events: Events) -> dict[str, list[int]]:
 
 
 def test_what_queues_is_not_said_to_wait_for_others(catalog: Catalog) -> None:
+    """All ranks do the same at once, so nobody waits for a member; ZeRO-3's one communicator has them queue."""
     (entry,) = catalog.entries()
     events = events_of(catalog, entry)
     found = collectives_of(events, grid_of(entry))
-    rows = [row for of_stream in own(events).values() for row in of_stream]
-    queued = sum(max(int(events.start_ns[row] - events.arrival_ns[row]), 0) for row in rows)
-    assert queued > 0
-    assert found.queued_seconds_per_rank == pytest.approx(queued / 1e9 / len(events.ranks))
-    both = sum(row.total_skew_ns for row in found.rows) / 1e9 / len(events.ranks)
-    assert found.skew_seconds_per_rank + found.queued_seconds_per_rank == pytest.approx(both)
+    rows = np.flatnonzero(events.kind.are("collective")).tolist()
+    waited = sum(max(int(events.start_ns[row] - events.arrival_ns[row]), 0) for row in rows)
+    assert found.queued_seconds_per_rank == pytest.approx(waited / 1e9 / len(events.ranks))
+    assert found.skew_seconds_per_rank == pytest.approx(0.0, abs=1e-6)
+    queueing = {row.stream for row in found.rows if row.total_queue_ns}
+    assert queueing - set(OWN_STREAMS), "gathers of weights queue behind reductions of gradients"
+    assert queueing & set(OWN_STREAMS), "copies queue behind one another"
+
+
+def test_a_late_member_is_skew_and_the_collective_before_is_a_queue() -> None:
+    """By hand: rank 1 comes at 30 to the first of two collectives that take 10; both are told to the second at once.
+
+    Rank 0 waits 30 - 2 for its member, and the second queues there from 3 to 40; on rank 1 from 31 to 40.
+    """
+    come = {0: (2, 3), 1: (30, 31)}
+    said = {
+        rank: [
+            *collective("micro0/fwd/qkv/all_reduce_x", first, 30, 40, (first, 40)),
+            *collective("micro0/fwd/proj/all_reduce_x", second, 40, 50, (40, 50)),
+        ]
+        for rank, (first, second) in come.items()
+    }
+    found = collectives_of(columns(table(said)), Grid(x=2))
+    rows = [(row.name.split("/")[0], row.total_skew_ns, row.total_queue_ns) for row in found.rows]
+    assert sorted(rows) == [("proj", 0.0, 37.0 + 9.0), ("qkv", 28.0, 0.0)]
 
 
 def test_the_link_to_the_host_carries_what_is_copied(catalog: Catalog) -> None:
