@@ -41,7 +41,7 @@ def shown(context: PageContext, query: Query) -> Component:
                 ),
             ),
             card(
-                "Transfer and arrival skew",
+                "Transfer, arrival skew and queueing",
                 total + ". " + _drawn(found),
                 graph("skew", skew(list(zip(labels, found, strict=True))), label=total, height=420),
             ),
