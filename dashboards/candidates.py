@@ -140,7 +140,8 @@ def _candidate(number: int, raw: Any, winner: str, known: Sequence[str]) -> Save
     grid = mesh_of(raw["grid"])
     if grid is None:
         raise WrongError("grid: expected the size of each axis, a whole number from 1")
-    if lacking := [axis for axis in named(strategy).axes if axis not in grid.axes]:
+    of_all = [axis for axis in named(strategy).axes if axis not in named(strategy).grid.rare_axes]
+    if lacking := [axis for axis in of_all if axis not in grid.axes]:
         raise WrongError(f"grid: lacks {', '.join(lacking)} of {strategy}")
     options, memory = _mapping(raw, "options"), _mapping(raw, "memory")
     feasible = _truth(raw, "feasible")

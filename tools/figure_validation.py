@@ -95,6 +95,8 @@ def left_out(answer: Answer) -> str:
     """Write how many rows are told apart, and why the others are not, most frequent first."""
     reasons = sorted(answer["skipped"].items(), key=lambda one: -one[1])
     count = sum(answer["skipped"].values())
+    if not count:
+        return f"all {len(answer['rows'])} rows expressed"
     return f"{count + len(answer['rows'])} rows, {len(answer['rows'])} of them expressed; not the others: " + "; ".join(
         f"{reason} ({number})" for reason, number in reasons
     )

@@ -27,7 +27,7 @@ OFFLOADS: dict[str, dict[str, Any] | None] = {
     "everything": {"optimizer": SMALL, "parameters": "host", "activations": "host"},
 }
 FOUR_D: list[dict[str, int]] = [{"data": 2, "z": 2}, {"z": 2, "y": 2, "x": 2}, {"data": 4, "x": 2}]
-FSDP: list[dict[str, int]] = [{"weights": 4}, {"data": 2, "weights": 4}]
+FSDP: list[dict[str, int]] = [{"weights": 4}, {"data": 2, "weights": 4}, {"weights": 4, "tensor": 2}]
 ZERO: list[dict[str, int]] = [{"gradients": 2, "weights": 4}, {"optimizer": 4, "gradients": 2}, {"optimizer": 8}]
 CHANCES: tuple[dict[str, float], ...] = (
     {},

@@ -33,7 +33,10 @@ def test_all_groups_together_take_as_long_as_what_the_busiest_part_carries(ranks
             carried[kind, list(nodes)[node], index] += load.bytes
     answer = collective_answer("lumi", "all_reduce", ranks, f"{size:.0f} B", stride, "rccl")
     assert answer["seconds"] == pytest.approx(alone[0], rel=1e-12)
-    busiest = max(bytes_ / resource_capacity(machine, kind, index) for (kind, _, index), bytes_ in carried.items())
+    busiest = max(
+        bytes_ / resource_capacity(machine, kind, index)
+        for (kind, _, index), bytes_ in carried.items()
+    )
     assert answer["seconds_with_all_groups"] >= max(*alone, busiest) * (1 - 1e-12)
 
 
@@ -41,3 +44,16 @@ def test_on_shared_cores_what_limits_it_is_named() -> None:
     """A test bed's ranks send through a NIC and compute sums on cores that all share."""
     answer = collective_answer(str(TESTBED), "all_reduce", 4, "1 MB", 1, None)
     assert answer["busiest_alone"].startswith("NIC 0")
+
+
+def test_over_tcp_groups_of_two_nodes_share_what_an_all_to_all_reaches() -> None:
+    """In which 16 pairs of ranks talk at once: less than one ring has (argonne-lcf/alcf-nccl-tests, setting 1)."""
+    for stride, total in ((1, 0.163), (2, 0.122), (4, 0.122)):
+        members = 8 // stride
+        answer = collective_answer("polaris", "all_gather", members, "2 GB", stride, "nccl-tcp")
+        sent = stride * 2e9 * (members - 1) / members
+        node = sent / (answer["seconds_with_all_groups"] - answer["startup_seconds"])
+        assert node == pytest.approx(total * 2 * 25e9 * 0.94, rel=1e-3)
+        assert answer["full_with_all_groups"] == ("nothing" if stride == 1 else "NICs")
+    plugged = collective_answer("polaris", "all_gather", 4, "256 MB", 2, "nccl")
+    assert plugged["seconds_with_all_groups"] < 2 * plugged["seconds"]

@@ -77,15 +77,22 @@ class Mesh(Axes):
 class GridSpec(Axes, Spec):
     """The `grid:` of a job file: each field is an axis, outermost first. Strategies derive theirs."""
 
+    rare_axes: ClassVar[tuple[Axis, ...]] = ()
+    """Axes that a grid names only where they have several ranks."""
+
     @property
     def axes(self) -> tuple[Axis, ...]:
         """Names, outermost first."""
-        return tuple(type(self).model_fields)
+        return tuple(axis for axis in type(self).model_fields if axis not in self.rare_axes or getattr(self, axis) > 1)
 
     @property
     def sizes(self) -> tuple[int, ...]:
         """Sizes in the order of `axes`."""
         return tuple(getattr(self, axis) for axis in self.axes)
+
+    def size(self, axis: Axis) -> int:
+        """Return the size of one axis, a rare one's too."""
+        return int(getattr(self, axis)) if axis in self.rare_axes else super().size(axis)
 
     @property
     def mesh(self) -> Mesh:

@@ -259,6 +259,9 @@ class Library(Spec):
     message_efficiency: Parameter | None = None
     """Share of a NIC's rate at which one rank's messages to another node travel, which go by fewer channels than a
     ring's; that of ring all-gathers where it was not measured."""
+    nic_share: Parameter | None = None
+    """Most of a NIC's usable rate that several groups of ranks reach through it together, where software of the node
+    moves their messages, as over TCP; all of it if absent."""
     tree: Tree | None = None
     in_switch: InSwitch | None = None
     two_level: TwoLevel | None = None

@@ -11,7 +11,7 @@ down, so it is left out: that is exact, and it keeps links apart that nobody not
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -168,6 +168,8 @@ def price(
         streams = {i: calls[i][0] for i in own}
         found[axis] = _loads(groups, layout, resources, own, streams)
         alike[axis] = _alike(len(groups.placements), own)
+    if library.nic_share is not None:
+        capacity[_shared_nics(found.values(), resources)] *= library.nic_share
     demand = np.zeros(len(capacity))
     for loads in found.values():
         np.add.at(demand, loads.edges.resource, loads.rate)
@@ -184,6 +186,18 @@ class _Loads:
     rate: NDArray[np.float64]
     """(edges,): most bytes per second an edge can carry, its communicators together."""
     label_bytes: list[Mapping[int, float]]
+
+
+def _shared_nics(found: Iterable[_Loads], resources: _Resources) -> Ints:
+    """Return the NICs that several groups of one relation use, and so at the same time."""
+    several = np.zeros(resources.first_uplink, dtype=bool)
+    for loads in found:
+        edges = loads.edges
+        pairs = np.unique(np.stack([edges.resource, edges.group]), axis=1)
+        several |= np.bincount(pairs[0], minlength=resources.first_uplink)[: resources.first_uplink] > 1
+    numbers = np.flatnonzero(several)
+    nics: Ints = numbers[numbers % resources.per_node < resources.nics]
+    return nics
 
 
 def _compute_loads(layout: Layout, resources: _Resources) -> _Loads:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from twin.description.library import CollectiveKind
@@ -17,10 +18,13 @@ class Emitter:
     phase: Phase
     layer: int | None = None
     ops: list[Op] = field(default_factory=list)
+    called: Mapping[str, str] = field(default_factory=dict)
+    """What communicators are called here that the pieces of another strategy write of by their own names."""
 
     def under(self, part: str, *, phase: Phase | None = None, layer: int | None = None) -> Emitter:
         """Return an emitter into the same list with a longer prefix."""
-        return Emitter(f"{self.prefix}{part}/", phase or self.phase, self.layer if layer is None else layer, self.ops)
+        layer = self.layer if layer is None else layer
+        return Emitter(f"{self.prefix}{part}/", phase or self.phase, layer, self.ops, self.called)
 
     def compute(self, name: str, kernel: Kernel) -> None:
         """Append device work."""
@@ -28,6 +32,7 @@ class Emitter:
 
     def start(self, kind: CollectiveKind, communicator: str, bytes_: float, name: str = "") -> str:
         """Append the start of a collective and return its full name."""
+        communicator = self.called.get(communicator, communicator)
         full = self.prefix + (name or f"{kind}_{axis_of(communicator)}")
         self.ops.append(Start(full, self.phase, kind, communicator, float(bytes_), self.layer))
         return full

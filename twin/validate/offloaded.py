@@ -54,13 +54,12 @@ def offloaded_iteration(row: Mapping[str, Any]) -> Iteration:
     """Read one row, whose numbers are numbers by now; raises DescriptionError for a switch that is none."""
     folder, tensor = str(row["folder"]), int(row["tensor"])
     machine = "4xh100" if OTHER_NODE in folder else "polaris"
-    group = f"{machine}, {_words(row)}"
+    group = f"{machine}, {_words(row) if tensor == 1 else 'tensor ranks'}"
     seconds = row["iteration_ms"] / 1e3
-    if tensor > 1:
-        return Iteration(row, group, 0.0, "tensor parallelism beside an offloaded optimizer")
     layers, hidden, heads = int(row["layers"]), int(row["hidden"]), int(row["heads"])
     vocabulary = -(-VOCABULARY // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
-    ranks = int(row["data"])
+    replicas = int(row["data"])
+    ranks = replicas * tensor
     job = {
         "name": "measured iteration",
         "strategy": "fsdp",
@@ -80,7 +79,7 @@ def offloaded_iteration(row: Mapping[str, Any]) -> Iteration:
         },
         "machine": {"extends": machine, "library": TCP} if machine == "polaris" and ranks > DEVICES else machine,
         "ranks": ranks,
-        "grid": {"weights": ranks},
+        "grid": {"weights": replicas, "tensor": tensor},
         "batch": {"sequences": int(row["global_batch"]), "micro_sequences": int(row["micro_batch"])},
         "precision": "bf16",
         "attention": "fused_softmax",

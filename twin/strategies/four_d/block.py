@@ -266,4 +266,4 @@ def loss(emit: Emitter, job: FourDJob, shapes: Shapes) -> None:
     for part, kernel in kernels.items():
         emit.compute(part, kernel)
         if shapes.grid.y > 1 and part != "gradient":
-            emit.collective("all_reduce", "y", shapes.tokens * FP32_BYTES, f"{part}/all_reduce_y")
+            emit.under(part).collective("all_reduce", "y", shapes.tokens * FP32_BYTES)

@@ -63,37 +63,41 @@ class Groups:
         return f"{self._outermost('optimizer', 'gradients')}_gather"
 
     @property
-    def everyone(self) -> str:
-        """All ranks."""
-        return f"{self._outermost(*self.grid.axes)}_everyone"
+    def replicas(self) -> str:
+        """All ranks that work on different sequences."""
+        return f"{self._outermost(*self.grid.batch_axes)}_everyone"
 
     def _outermost(self, *axes: str) -> str:
         return next((axis for axis in axes if self.grid.size(axis) > 1), axes[-1])
 
 
 def communicators(job: FsdpJob, mesh: Mesh) -> tuple[Communicator, ...]:
-    """Return all of them; those of one rank do no harm."""
+    """Return all of them; those of one rank do no harm. Ranks that share layers are neighbours."""
     names, node = Groups.of(job), job.machine.devices_per_node
-    ranks = np.arange(mesh.ranks, dtype=np.int64).reshape(mesh.sizes)
+    grid = job.concrete_grid
+    sizes = (*(grid.size(axis) for axis in grid.batch_axes), grid.tensor)
+    ranks = np.arange(mesh.ranks, dtype=np.int64).reshape(sizes)
 
     def over(name: str, axes: Sequence[int]) -> Communicator:
         rest = [axis for axis in range(ranks.ndim) if axis not in axes]
-        size = int(np.prod([mesh.sizes[axis] for axis in axes]))
+        size = int(np.prod([sizes[axis] for axis in axes]))
         return Communicator.of(name, ranks.transpose([*rest, *axes]).reshape(-1, size))
 
-    data, optimizer, gradients, weights = range(4)
+    data, optimizer, gradients, weights, tensor = range(5)
     found = [
         over(names.data, [data]),
         over(names.optimizer, [optimizer]),
         over(names.gather, [weights]),
         *([over(names.scatter, [gradients, weights])] if names.scatter != names.gather else []),
         over(names.update, [optimizer, gradients]),
-        over(names.everyone, [data, optimizer, gradients, weights]),
+        over(names.replicas, [data, optimizer, gradients, weights]),
     ]
+    if grid.tensor > 1:
+        found.append(over("tensor", [tensor]))
     if job.secondary is not None:
         found.append(Communicator.of(names.secondary, ranks.reshape(-1, job.secondary)))
     if job.quantized_gradients:
-        nodes = ranks.reshape(-1, job.concrete_grid.gradient_parts // node, node)
+        nodes = ranks.reshape(-1, grid.gradient_parts // node, node)
         found.append(Communicator.of(names.inside, nodes.reshape(-1, node)))
         found.append(Communicator.of(names.between, nodes.transpose(0, 2, 1).reshape(-1, nodes.shape[1])))
     if job.offload is not None:

@@ -1,7 +1,7 @@
 """The keys of a job that shards weights, gradients and optimizer states over data-parallel ranks.
 
 Each of the three is cut over a group of its own, the smaller inside the larger. Four axes say how: ranks work on
-different sequences, whatever axis they differ in.
+different sequences, whatever axis they differ in. A fifth says which ranks share each layer instead.
 
 | | grid |
 |---|---|
@@ -11,15 +11,17 @@ different sequences, whatever axis they differ in.
 | ZeRO-3, FSDP | `{weights: N}` |
 | HSDP | `{data: N/8, weights: 8}` |
 | three levels (arXiv 2501.04266) | `{optimizer: N/8, gradients: 4, weights: 2}` |
+| ZeRO-3 of layers that eight ranks share | `{weights: N/8, tensor: 8}` |
 """
 
 from __future__ import annotations
 
+from math import gcd
 from typing import ClassVar, Literal
 
 from pydantic import StrictBool
 
-from twin.description.grid import GridSpec
+from twin.description.grid import GridSpec, divisors, nearest
 from twin.description.job import Job
 from twin.description.model import Positive
 from twin.description.offload import Offload
@@ -36,6 +38,7 @@ class Grid(GridSpec):
     """What is cut over which ranks, outermost first."""
 
     batch_axes: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights")
+    rare_axes: ClassVar[tuple[str, ...]] = ("tensor",)
     streams: ClassVar[tuple[str, ...]] = ("data", "optimizer", "gradients", "weights_gather", "weights_scatter")
 
     data: Positive = 1
@@ -45,7 +48,10 @@ class Grid(GridSpec):
     gradients: Positive = 1
     """Ranks among which gradients are divided too."""
     weights: Positive = 1
-    """Ranks among which weights are divided too; innermost."""
+    """Ranks among which weights are divided too."""
+    tensor: Positive = 1
+    """Of flavour deepspeed, for simulation: ranks that share each layer as Megatron-LM cuts it, and work on the same
+    sequences (Megatron-DeepSpeed); innermost. FSDP2 beside tensor ranks is strategy megatron, flavour torch."""
 
     @property
     def gradient_parts(self) -> int:
@@ -172,7 +178,7 @@ def check(job: FsdpJob) -> list[Problem]:
 
 def check_sharded(job: FsdpJob, grid: Grid) -> list[Problem]:
     """Return the rules that a grid breaks."""
-    problems = []
+    problems = check_tensor(job, grid)
     node, parts = job.machine.devices_per_node, grid.gradient_parts
     if job.secondary is not None and (grid.weights % job.secondary or job.secondary == grid.weights):
         remedy = f"must divide the {grid.weights} ranks of weights, and be fewer"
@@ -190,3 +196,24 @@ def check_sharded(job: FsdpJob, grid: Grid) -> list[Problem]:
         remedy = f"needs several whole nodes: gradients × weights must be a multiple of {node}, and more"
         problems.append(Problem("quantized_gradients", remedy, True))
     return problems
+
+
+def check_tensor(job: FsdpJob, grid: Grid) -> list[Problem]:
+    """Return what layers that several ranks share do not go with."""
+    if grid.tensor == 1:
+        return []
+    if job.flavour != "deepspeed":
+        remedy = (
+            "is of flavour deepspeed, for simulation; FSDP2 beside tensor ranks is strategy megatron, flavour torch"
+        )
+        return [Problem("grid.tensor", remedy, grid.tensor)]
+    model = job.model
+    whole = gcd(model.heads, model.key_value_heads, model.mlp_hidden)
+    problems = []
+    if whole % grid.tensor:
+        remedy = f"must divide heads {model.heads}, those of keys {model.key_value_heads} and MLP width "
+        remedy += f"{model.mlp_hidden}; nearest is {nearest(grid.tensor, divisors(whole))}"
+        problems.append(Problem("grid.tensor", remedy, grid.tensor))
+    remedy = "groups neighbouring ranks, of which each layer's already are one; set grid.tensor: 1, or leave it out"
+    given = [key for key in ("secondary", "quantized_gradients") if getattr(job, key)]
+    return problems + [Problem(key, remedy, getattr(job, key)) for key in given]

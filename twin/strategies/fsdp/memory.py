@@ -99,7 +99,7 @@ def _buffers(step: Step) -> float:
     """Gradients on their way: those of the unit at work, and what is packed."""
     job, units = step.job, step.units
     grid = job.concrete_grid
-    if grid.ranks == 1:
+    if grid.replicas == 1:
         return 0.0
     if job.flavour != "deepspeed":
         largest = max(units.largest, 0 if units.last is None else units.last.elements)

@@ -50,7 +50,7 @@ class Reductions:
     def reduces(self) -> bool:
         """Whether gradients leave the rank in this micro-step."""
         grid, job = self.job.concrete_grid, self.job
-        if grid.ranks == 1:
+        if grid.replicas == 1:
             return self._flush is not None
         if self.at_end:
             return self.last
@@ -68,7 +68,7 @@ class Reductions:
         if not self.reduces:
             if not self.first or self.job.flavour != "deepspeed":
                 wide = e if self.job.flavour == "deepspeed" else self.job.reduce_bytes
-                if self.job.concrete_grid.ranks == 1 and self.job.flavour == "fsdp2":
+                if self.job.concrete_grid.replicas == 1 and self.job.flavour == "fsdp2":
                     wide = FP32_BYTES  # nothing is reduced: gradients go into their sums
                 moved = float(elements * (e + (1 if self.first else 2) * wide))
                 emit.compute("accumulate", Memory(moved, work="accumulate"))
@@ -115,7 +115,7 @@ class Reductions:
         everyone = job.flavour == "deepspeed" and grid.weights == 1 and job.all_reduce_buckets
         everyone = everyone or job.waits_for_gathers
         if everyone:
-            name = here.start("all_reduce", self.groups.everyone, elements * wide)
+            name = here.start("all_reduce", self.groups.replicas, elements * wide)
             arriving = part(elements, grid.gradient_parts)
         elif job.quantized_gradients:
             self._quantized(here, elements)

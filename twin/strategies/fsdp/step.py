@@ -1,7 +1,8 @@
 """The schedule of one step of sharded data parallelism: every rank runs the whole model on its own sequences.
 
-What a rank computes is what the 4D algorithm computes on a grid of one; what is gathered and reduced, and when, is the
-flavour's.
+What a rank computes is what the 4D algorithm computes on a grid of one, or, where ranks share layers, of its axis y:
+that is how Megatron-LM cuts them, but for the table of tokens, whose rows it divides too. What is gathered and reduced,
+and when, is the flavour's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from twin.strategies.held import held_update
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES
 
 SCALAR_BYTES = 4
+CALLED = {"y": "tensor"}
+"""What is an axis of the 4D algorithm there is another one here."""
 
 
 class Unreduced(GradientScatters):
@@ -47,7 +50,9 @@ class Unreduced(GradientScatters):
 def alone(job: FsdpJob) -> FourDJob:
     """Return the 4D job of one rank's compute."""
     common = {name: getattr(job, name) for name in Job.model_fields if name not in ("strategy", "grid")}
-    return FourDJob.model_construct(**common, grid=FourDGrid(data=job.ranks))
+    return FourDJob.model_construct(
+        **common, grid=FourDGrid(data=job.concrete_grid.replicas, y=job.concrete_grid.tensor)
+    )
 
 
 @dataclass(frozen=True)
@@ -125,7 +130,7 @@ def generate(job: FsdpJob) -> Schedule:
 
 
 def _micro_step(prefix: str, step: Step, *, first: bool, last: bool) -> list[Op]:
-    root = Emitter(prefix, "fwd")
+    root = Emitter(prefix, "fwd", called=CALLED)
     _forward(root.under("fwd"), step)
     loss = root.under("loss", phase="loss")
     compute.loss(loss, step.inner, step.shapes)
@@ -148,6 +153,9 @@ def _forward(emit: Emitter, step: Step) -> None:
     if units.last is None:
         compute.documents(emit.under("documents"), inner, shapes)
     compute.embedding_forward(emit.under("embedding"), inner, shapes)
+    if units.tensor > 1:  # each has some rows of the table
+        size = float(inner.element_bytes * shapes.tokens * shapes.hidden_x)
+        emit.under("embedding").collective("all_reduce", "tensor", size)
     for layer, under in zip(step.layers, blocks, strict=True):
         gathers.use(f"block{layer}")
         own = leaves if layer != step.layers[-1] else None  # the last block's are wanted at once
@@ -202,7 +210,7 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
         for unit in units.block(layer)[::-1]:
             reductions.ready(under, unit)
     gathers.use(units.first.name)
-    tables = (job.model.vocabulary * job.model.hidden, job.model.position_rows * job.model.hidden)
+    tables = (units.vocabulary * job.model.hidden, job.model.position_rows * job.model.hidden)
     kernel = work.lookup_gradient_by_autograd(job, shapes.tokens * shapes.hidden_x, *filter(None, tables))
     backward.under("embedding").compute("gradient", kernel)
     reductions.ready(backward.under(units.first.name), units.first)
@@ -245,7 +253,9 @@ def _update(emit: Emitter, step: Step) -> None:
         clip.compute("norm", Memory(float(own * FP32_BYTES), kernels=8, work="clip/norm"))
     if grid.optimizer_parts > 1:
         all_parts = grid.optimizer == 1 and job.flavour != "deepspeed"  # and replicas have equal gradients
-        clip.collective("all_reduce", groups.scatter if all_parts else groups.everyone, SCALAR_BYTES)
+        clip.collective("all_reduce", groups.scatter if all_parts else groups.replicas, SCALAR_BYTES)
+    if grid.tensor > 1:
+        clip.collective("all_reduce", "tensor", SCALAR_BYTES)
     if job.clip_gradients and not beyond:  # the host scales them as it updates
         clip_bytes = 2.0 * own * FP32_BYTES
         emit.compute("clip/scale", Memory(clip_bytes, kernels=4, work="clip/scale"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from operator import itemgetter
 from typing import Any
 
 from twin.description.grid import factorizations
@@ -57,14 +58,25 @@ class Fsdp(Strategy[FsdpJob]):
         return beyond(job)
 
     def candidates(self, job: FsdpJob) -> Iterator[Grid]:
-        """Yield every way to cut the ranks; PyTorch's FSDP cuts all three alike, or over replicas."""
+        """Yield every way to cut the ranks, layers only over ranks of a node.
+
+        PyTorch's FSDP cuts weights, gradients and states alike, or over replicas.
+        """
         if job.flavour == "deepspeed":
-            for sizes in factorizations(job.ranks, len(self.axes)):
-                yield Grid(**dict(zip(self.axes, sizes, strict=True)))
+            node = job.machine.devices_per_node
+            for *sizes, tensor in sorted(factorizations(job.ranks, len(self.axes)), key=itemgetter(-1)):
+                if tensor == 1 or node % tensor == 0:
+                    yield Grid(**dict(zip(self.axes, (*sizes, tensor), strict=True)))
             return
         for data, weights in factorizations(job.ranks, 2):
             if weights > 1 or job.ranks == 1:
                 yield Grid(data=data, weights=weights)
+
+    def axis_choices(self, job: FsdpJob) -> dict[str, list[int]]:
+        """Leave out what the flavour and the model's heads do not allow of ranks that share layers."""
+        found = super().axis_choices(job)
+        shared = [size for size in found["tensor"] if not rules.check_tensor(job, Grid(tensor=size))]
+        return {**found, "tensor": shared}
 
     def variant(self, job: FsdpJob) -> varying.Options:
         """Return what a job recomputes and keeps."""

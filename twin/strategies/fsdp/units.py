@@ -51,9 +51,34 @@ class Units:
         return self.job.model
 
     @cached_property
+    def tensor(self) -> int:
+        """Ranks that share each layer."""
+        return self.job.concrete_grid.tensor
+
+    @cached_property
+    def vocabulary(self) -> int:
+        """Rows of a rank's table of tokens, and of its head."""
+        return part(self.model.vocabulary, self.tensor)
+
+    @cached_property
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """Out- and in-features of a block's linears: one after the other is divided by the former and by the latter."""
+        return {
+            name: (n, k // self.tensor) if index % 2 else (n // self.tensor, k)
+            for index, (name, (n, k)) in enumerate(self.model.block_linears.items())
+        }
+
+    @cached_property
+    def vectors(self) -> int:
+        """Elements of a block's vectors; biases of what is divided by its out-features are divided too."""
+        return self.model.block_vectors - sum(
+            n - self.linears[name][0] for name, (n, _) in self.model.block_linears.items() if self.model.has_bias(name)
+        )
+
+    @cached_property
     def table(self) -> int:
         """Elements of the embedding tables."""
-        return (self.model.vocabulary + self.model.position_rows) * self.model.hidden
+        return (self.vocabulary + self.model.position_rows) * self.model.hidden
 
     @cached_property
     def last_norm(self) -> int:
@@ -63,7 +88,7 @@ class Units:
     @cached_property
     def head_weight(self) -> int:
         """Elements of the head, none of its own where it is the table of tokens."""
-        return 0 if self.model.tied_embeddings else self.model.vocabulary * self.model.hidden
+        return 0 if self.model.tied_embeddings else self.vocabulary * self.model.hidden
 
     @property
     def together(self) -> bool:
@@ -86,7 +111,7 @@ class Units:
             return None
         norm = self.last_norm if self.job.flavour == "fsdp2" else 0
         shapes = self._shapes(*self._last_vectors, (self.model.vocabulary, self.model.hidden))
-        return Unit("head", norm + self.model.vocabulary * self.model.hidden, keep=True, shapes=shapes)
+        return Unit("head", norm + self.vocabulary * self.model.hidden, keep=True, shapes=shapes)
 
     def _shapes(self, *shapes: tuple[int, int]) -> Shapes:
         """Shapes of parameters, where they matter."""
@@ -115,9 +140,10 @@ class Units:
         where = f"block{layer}"
         if self.job.flavour != "deepspeed":
             return (Unit(where, self.model.block_weights + self.model.block_vectors, keep, self._of_block),)
-        shapes = self.model.block_linears
         return tuple(
-            Unit(f"{where}/{name}", n * k, keep) for name, (n, k) in shapes.items() if n * k >= PERSISTENT_ELEMENTS
+            Unit(f"{where}/{name}", n * k, keep)
+            for name, (n, k) in self.linears.items()
+            if n * k >= PERSISTENT_ELEMENTS
         )
 
     @cached_property
@@ -128,10 +154,11 @@ class Units:
         cut = sum(unit.elements for unit in self.block(0)) * self.model.layers
         return self.total - cut - self.table - self.head_weight
 
-    @property
+    @cached_property
     def total(self) -> int:
-        """Elements of the model."""
-        return self.model.parameters
+        """Elements of the model, or of a rank's share of its layers."""
+        block = sum(n * k for n, k in self.linears.values()) + self.vectors
+        return self.table + self.model.layers * block + self.last_norm + self.head_weight
 
     def own(self, parts: int) -> int:
         """Elements that one of so many ranks has of the model, padding included."""
