@@ -33,10 +33,7 @@ def test_all_groups_together_take_as_long_as_what_the_busiest_part_carries(ranks
             carried[kind, list(nodes)[node], index] += load.bytes
     answer = collective_answer("lumi", "all_reduce", ranks, f"{size:.0f} B", stride, "rccl")
     assert answer["seconds"] == pytest.approx(alone[0], rel=1e-12)
-    busiest = max(
-        bytes_ / resource_capacity(machine, kind, index)
-        for (kind, _, index), bytes_ in carried.items()
-    )
+    busiest = max(bytes_ / resource_capacity(machine, kind, index) for (kind, _, index), bytes_ in carried.items())
     assert answer["seconds_with_all_groups"] >= max(*alone, busiest) * (1 - 1e-12)
 
 

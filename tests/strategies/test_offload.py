@@ -150,6 +150,26 @@ def test_ranks_of_a_socket_share_its_memory() -> None:
     assert waits[0] == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("optimizer", [{}, {"stride": 2, "sub_group_elements": 1_000_000}])
+def test_updates_of_ranks_without_cores_of_their_own_take_longer(optimizer: dict[str, Any]) -> None:
+    """By what DeepSpeed measured (pull request 7474), where several share a node; nothing else changes."""
+    unbound = {"optimizer": {**optimizer, "bound_cores": False}}
+    bound = {"optimizer": optimizer}
+    factor = described(bound).machine.host.unbound_update
+    slow, quick = (moved(described(each, ranks=4)) for each in (unbound, bound))
+    assert slow.pop("host_update") == pytest.approx(factor * quick.pop("host_update"), abs=1)
+    assert slow == quick
+    assert moved(described(unbound)) == moved(described(bound))  # a rank alone has the node's cores
+
+
+def test_a_host_must_say_what_unbound_ranks_cost() -> None:
+    unbound = {"optimizer": {"bound_cores": False}}
+    with pytest.raises(DescriptionError, match="does not say what that costs"):
+        described(unbound, machine="rtx-4090-ssd")
+    with pytest.raises(DescriptionError, match="must be at least 1"):
+        described(unbound, overrides=("machine.host.unbound_update=0.9",))
+
+
 def test_casts_are_bound_by_the_thread_not_by_the_memory() -> None:
     host = described({"optimizer": {}}).machine.host
     assert 4 * CAST_TRAFFIC * host.converting_down_bytes_per_second < (

@@ -102,3 +102,18 @@ def test_fuyou_s_13b_by_number_of_drives(sequences: int) -> None:
     for drives, measured in RATEL[sequences].items():
         assert predicted[drives] == pytest.approx(measured, rel=0.2)
     assert all(few < many for few, many in pairwise(predicted.values()))
+
+
+@pytest.mark.parametrize(
+    ("folder", "bound", "width"),
+    [("act-output-7B-scale-gaps-a100", True, 11008), ("act-output-7B-scale-DP-motivation", False, 10880)],
+)
+def test_what_a_folder_s_command_lines_say(folder: str, bound: bool, width: int) -> None:
+    """`--bind_cores_to_rank` and `--ffn-hidden-size` (github mauryaavinash95/deep-optimizer-states-results)."""
+    shape = {"tensor": 2, "data": 2, "layers": 32, "hidden": 4096, "heads": 32, "sequence": 2048}
+    batch = {"global_batch": 8, "micro_batch": 4, "offload_ratio": 1.0, "subgroup": 10**8, "iteration_ms": 1000.0}
+    row = {"folder": folder, **shape, **batch}
+    job = load_job(dict(offloaded_iteration(row).job))  # type: ignore[arg-type]  # a job, no reason
+    assert job.offload.optimizer.bound_cores is bound  # type: ignore[attr-defined]  # strategy fsdp
+    assert job.model.mlp_hidden == width
+    assert job.concrete_grid.by_axis() == {"data": 1, "optimizer": 1, "gradients": 1, "weights": 2, "tensor": 2}

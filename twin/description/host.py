@@ -10,6 +10,10 @@ them in order.
 
 from __future__ import annotations
 
+from typing import Self
+
+from pydantic import model_validator
+
 from twin.description.parameter import Counted, Parameter
 from twin.description.spec import Spec
 
@@ -27,6 +31,8 @@ class Host(Spec):
     """Cores of the node; ranks divide them evenly."""
     core_bandwidth_bytes_per_second: Parameter
     """What one core can read and write by itself."""
+    unbound_update: Parameter | None = None
+    """How many times longer updates take where the ranks of a node are not bound to cores of their own; at least 1."""
     sockets: Counted | None = None
     """Sockets, each with its own part of the memory; one if absent."""
     converting_down_bytes_per_second: Parameter
@@ -34,6 +40,12 @@ class Host(Spec):
     through pages that are not pinned, by one thread."""
     converting_up_bytes_per_second: Parameter
     """The same of a copy to the device."""
+
+    @model_validator(mode="after")
+    def _unbound_is_no_faster(self) -> Self:
+        if self.unbound_update is not None and self.unbound_update < 1:
+            raise ValueError(f"unbound_update: {self.unbound_update:g} must be at least 1")
+        return self
 
     @property
     def domains(self) -> int:

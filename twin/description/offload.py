@@ -34,6 +34,9 @@ class OptimizerOffload(Spec):
     overlapped_gradients: StrictBool = False
     """Gradients leave beside the backward pass, through pinned memory; false: each by a blocking copy that changes its
     type on the host, as DeepSpeed did until version 0.15."""
+    bound_cores: StrictBool = True
+    """The threads of each rank keep to cores of their own (DeepSpeed's `--bind_cores_to_rank`, off by default there);
+    false: the host's updates take longer where several ranks share a node (`unbound_update` of the machine's host)."""
     update: Literal["after", "consumed"] = "after"
     """after: once all gradients are there and their norm is known; consumed: each unit's as soon as its gradients have
     come, beside the rest of the backward pass (Fuyou): then gradients cannot be clipped."""

@@ -32,13 +32,25 @@ UNSCALE_BYTES = 2 * FP32_BYTES
 """Read and written of an element when its gradient is scaled on the host, before its update."""
 UPDATE_BYTES = 7 * FP32_BYTES + UNSCALE_BYTES
 """What the host's memory moves for the update of an element: gradient, master weight and two moments read, the latter
-three written."""
+three written, where each rank's threads keep to cores of their own."""
 
 
 def streams(ranks: int) -> tuple[Communicator, ...]:
     """Make every rank's own streams; those that no op names do no harm."""
     alone = np.arange(ranks, dtype=np.int64)[:, None]
     return tuple(Communicator(name, alone, "alone") for name in OWN_STREAMS)
+
+
+def update_bytes(job: Job, offload: OptimizerOffload) -> float:
+    """Return what the host's memory moves, or could, in the time of an element's update.
+
+    More where ranks that share a node are not bound to cores of their own.
+    """
+    host = job.machine.host
+    if offload.bound_cores or host is None or host.unbound_update is None:
+        return float(UPDATE_BYTES)
+    alone = min(job.ranks, job.machine.devices_per_node) == 1
+    return UPDATE_BYTES * (1.0 if alone else float(host.unbound_update))
 
 
 def offloaded(offload: OptimizerOffload, elements: int) -> int:
@@ -61,6 +73,8 @@ class GradientFlush:
     element_bytes: int
     own: int
     """Elements that the rank updates."""
+    update_bytes: float = UPDATE_BYTES
+    """Of an element, when the host updates it."""
     _open: list[tuple[Emitter, str]] = field(default_factory=list)
 
     def arrived(self, emit: Emitter, elements: int, *, first: bool, last: bool) -> None:
@@ -92,16 +106,17 @@ class GradientFlush:
         self._open.clear()
 
 
-def flush_of(offload: Offload | None, element_bytes: int, own: int) -> GradientFlush | None:
+def flush_of(job: Job, offload: Offload | None, own: int) -> GradientFlush | None:
     """Return what becomes of gradients in one micro-step; None where the optimizer's states are on the device.
 
     `own` are the elements that the rank updates.
     """
     if offload is None or offload.optimizer is None:
         return None
+    moved, e = update_bytes(job, offload.optimizer), job.element_bytes
     if offload.optimizer.update == "consumed":
-        return ConsumedGradients(offload.optimizer, element_bytes, own, parameters=offload.parameters)
-    return GradientFlush(offload.optimizer, element_bytes, own)
+        return ConsumedGradients(offload.optimizer, e, own, moved, parameters=offload.parameters)
+    return GradientFlush(offload.optimizer, e, own, moved)
 
 
 @dataclass
@@ -142,7 +157,7 @@ class ConsumedGradients(GradientFlush):
         here, e = part.emit, self.element_bytes
         for name in part.needs:
             here.wait(name)
-        moved = UPDATE_BYTES + (0 if self.parameters is None else e)
+        moved = self.update_bytes + (0 if self.parameters is None else e)
         here.wait(here.start("host_update", CPU, part.elements * moved, "update"))
         if self.parameters is None:
             self._open.append((here, here.start("cast_to_device", CAST, part.elements * e, "weights_cast")))
@@ -177,19 +192,19 @@ def update(emit: Emitter, job: Job, beyond: Offload, own: int) -> None:
         emit.compute("adamw", Memory(kept, kernels=8, work="adamw"))
     if offload.update == "consumed":
         return
-    groups = sub_groups(offload, count)
+    groups, moved = sub_groups(offload, count), update_bytes(job, offload)
     if offload.stride is None:
-        _one_after_the_other(emit, groups, beyond, e)
+        _one_after_the_other(emit, groups, beyond, e, moved)
     else:
-        _interleaved(emit, groups, offload, e)
+        _interleaved(emit, groups, offload, e, moved)
 
 
-def _one_after_the_other(emit: Emitter, groups: Sequence[SubGroup], beyond: Offload, e: int) -> None:
+def _one_after_the_other(emit: Emitter, groups: Sequence[SubGroup], beyond: Offload, e: int, moved: float) -> None:
     """Update each sub-group on the host and copy its new weights; from and to drives beside the others' updates."""
     offload = beyond.optimizer
     assert offload is not None
     disk, read, written = offload.to == "disk", list[str](), list[tuple[Emitter, str]]()
-    moved = UPDATE_BYTES + (0 if beyond.parameters is None else e)
+    moved += 0 if beyond.parameters is None else e
     kept = written_bytes(offload, beyond.parameters, e)
     at = [emit.under(f"group{group.number}") for group in groups]
     if disk and groups:
@@ -209,7 +224,9 @@ def _one_after_the_other(emit: Emitter, groups: Sequence[SubGroup], beyond: Offl
         here.wait(name)
 
 
-def _interleaved(emit: Emitter, groups: Sequence[SubGroup], offload: OptimizerOffload, e: int) -> None:
+def _interleaved(
+    emit: Emitter, groups: Sequence[SubGroup], offload: OptimizerOffload, e: int, update_moves: float
+) -> None:
     """Update some sub-groups on the device, whose states come beside updates of the host and go beside the next."""
     stride = offload.stride or 1
     at = [emit.under(f"group{group.number}") for group in groups]
@@ -226,13 +243,13 @@ def _interleaved(emit: Emitter, groups: Sequence[SubGroup], offload: OptimizerOf
             here.compute("adamw", Memory(moved, kernels=8, work="adamw"))
             going.append((here, here.start("to_host", DOWN, group.elements * STATES_BYTES, "states_down")))
         else:
-            here.wait(here.start("host_update", CPU, group.elements * UPDATE_BYTES, "update"))
+            here.wait(here.start("host_update", CPU, group.elements * update_moves, "update"))
             going.append((here, here.start("cast_to_device", CAST, group.elements * e, "weights_cast")))
     for here, name in going:
         here.wait(name)
 
 
-ONLY_DEEPSPEED = ("ratio", "overlapped_gradients", "update")
+ONLY_DEEPSPEED = ("ratio", "overlapped_gradients", "update", "bound_cores")
 """Of `offload.optimizer` what only DeepSpeed's flavour has."""
 
 
@@ -273,6 +290,10 @@ def check(job: Job, offload: Offload | None, *, held: bool = False) -> list[Prob
     if machine.host_copy_bytes_per_second is None:
         remedy = f"{machine.name} does not say how fast copies to the host are; give it a host_link"
         problems.append(Problem("offload", remedy))
+    unbound = offload.optimizer is not None and not offload.optimizer.bound_cores
+    if unbound and machine.host is not None and machine.host.unbound_update is None:
+        remedy = f"the host of {machine.name} does not say what that costs; give it unbound_update, or leave it out"
+        problems.append(Problem("offload.optimizer.bound_cores", remedy, False))
     if "disk" in offload.tiers and machine.disk is None:
         remedy = f"{machine.name} does not describe drives of its nodes; give it a `disk`, or use host"
         problems.append(Problem("offload", remedy, "disk"))

@@ -20,8 +20,6 @@ COLUMNS = (
     *("offload_ratio", "subgroup", "iteration_ms"),
 )
 MLP_WIDTHS = {
-    (24, 2048, 32): 8192,
-    (30, 2560, 32): 8192,
     (32, 4096, 32): 11008,
     (72, 3072, 32): 11008,
     (50, 4096, 32): 12400,
@@ -29,11 +27,8 @@ MLP_WIDTHS = {
     (40, 5120, 64): 20480,
     (64, 4096, 256): 16384,
     (60, 6656, 52): 17920,
-    (128, 5120, 40): 20480,
 }
-"""By layers, hidden size and heads, where a script gives a width; elsewhere it is Megatron's own."""
-UNSTATED = ("act-output-7B-scale-DP", "act-output-30B", "act-output-70B")
-"""Folders, by what their names begin with, whose command lines as logged give no width of the MLP."""
+"""By layers, hidden size and heads, where a command line gives a width; elsewhere it is Megatron's own."""
 TCP = "nccl-tcp"
 """What ranks on several nodes of Polaris talk by: the logs' PyTorch is its own wheel (2.0.1+cu118), and no network
 plugin is loaded where none is asked for, so that NCCL falls back to TCP (github argonne-lcf/alcf-nccl-tests, setting
@@ -44,6 +39,9 @@ KV_HEADS, KV_HEADS_OF_256 = 4, 16
 """Of keys and values; the second of models with 256 heads, as their logs say."""
 OTHER_NODE = "twinflow"
 """In the name of a folder of the node of H100; all others were run on Polaris."""
+CAREFUL = ("gaps-a100", OTHER_NODE)
+"""In the names of folders whose command lines, as logged, bind ranks to cores and give the MLP's width; no other does
+(two logs of each folder were read)."""
 COLLECTION_SECONDS = 0.070
 """A collection of Python's garbage in a process that has imported PyTorch 2.13: 166,000 objects, median of seven on one
 core of an EPYC (measured 2026-11-24). The runs' `memory_breakdown: true` has DeepSpeed collect before and after each
@@ -83,17 +81,22 @@ def offloaded_iteration(row: Mapping[str, Any]) -> Iteration:
         "batch": {"sequences": int(row["global_batch"]), "micro_sequences": int(row["micro_batch"])},
         "precision": "bf16",
         "attention": "fused_softmax",
-        "offload": {"optimizer": _optimizer(row)},
+        "offload": {"optimizer": {**_optimizer(row), "bound_cores": _careful(folder)}},
     }
     collections = 4 * job_micro_steps(row) + 2
     notes = {"beside_milliseconds": 1e3 * COLLECTION_SECONDS * collections}
     return Iteration(row, group, seconds, job, notes, COLLECTION_SECONDS * collections)
 
 
+def _careful(folder: str) -> bool:
+    """Tell whether a folder's command lines bind ranks to cores and give the MLP's width."""
+    return any(each in folder for each in CAREFUL)
+
+
 def _mlp_width(folder: str, layers: int, hidden: int, heads: int) -> int:
-    """Return the width that the folder's script gives, or Megatron's own of a gated MLP, in blocks of 64."""
+    """Return the width that the folder's command lines give, or Megatron's own of a gated MLP, in blocks of 64."""
     own = 8 * hidden // 3 // 64 * 64
-    return own if folder.startswith(UNSTATED) else MLP_WIDTHS.get((layers, hidden, heads), own)
+    return MLP_WIDTHS.get((layers, hidden, heads), own) if _careful(folder) else own
 
 
 def job_micro_steps(row: Mapping[str, Any]) -> int:

@@ -39,7 +39,7 @@ class Reductions:
 
     def __post_init__(self) -> None:
         if self.job.flavour == "deepspeed":  # elsewhere gradients stay on the device until the update
-            self._flush = flush_of(self.job.offload, self.job.element_bytes, self.own)
+            self._flush = flush_of(self.job, self.job.offload, self.own)
 
     @property
     def groups(self) -> Groups:
