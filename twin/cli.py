@@ -25,7 +25,7 @@ from twin import __version__
 from twin.commands.options import Json
 from twin.commands.simulate import simulate
 from twin.commands.under import choose
-from twin.description.problems import DescriptionError
+from twin.description.problems import DescriptionError, fail
 
 if TYPE_CHECKING:
     from twin.description.job import Job
@@ -49,6 +49,13 @@ class SchemaName(StrEnum):
 
     job = "job"
     machine = "machine"
+
+
+class Reading(StrEnum):
+    """Strategies that tables of FSDP iterations are read as."""
+
+    four_d = "four_d"
+    fsdp = "fsdp"
 
 
 class CollectiveName(StrEnum):
@@ -108,7 +115,7 @@ def models(
 ) -> None:
     """List the models known by name."""
     from twin.description.presets import presets
-    from twin.description.problems import did_you_mean, fail
+    from twin.description.problems import did_you_mean
     from twin.show import machines as shown
 
     known = presets()
@@ -137,6 +144,13 @@ def validate(
             "the runs of this project's paper if absent.",
         ),
     ] = None,
+    strategy: Annotated[
+        Reading | None,
+        typer.Option(
+            help="Read iterations of FSDP as this strategy: four_d, whose z axis shards (the default), "
+            "or fsdp, flavour fsdp1."
+        ),
+    ] = None,
     as_json: Json = False,
     workers: Annotated[int, typer.Option(min=1, max=256, help="Processes to use.")] = 2,
 ) -> None:
@@ -144,11 +158,15 @@ def validate(
     from twin.show import console
     from twin.show import validation as shown
 
+    if measurements is None and strategy is not None:
+        raise fail("--strategy", "is of --measurements FILE; give one, or leave it out", strategy.value)
     if measurements is not None:
         from twin.validate.measurements import validate_file
 
         with console.progress("comparing") as advance:
-            result = validate_file(measurements, workers=workers, progress=advance)
+            result = validate_file(
+                measurements, strategy=strategy and strategy.value, workers=workers, progress=advance
+            )
         shown.measurements(result, as_json=as_json)
     else:
         from twin.validate.validate import validate_published

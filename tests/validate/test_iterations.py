@@ -77,6 +77,35 @@ def test_an_mpt_row_is_fsdp_over_z():
     assert (job.machine.name, job.ranks, job.dropout, job.fused_elementwise) == ("dgx-h100", 8, 0.0, False)
 
 
+def test_an_mpt_row_is_what_ran_it_if_asked_for():
+    """PyTorch's FullyShardedDataParallel over all ranks; all else of the job is the same."""
+    job, other = load_job(mpt_job(SEVEN_B, "fsdp")), load_job(mpt_job(SEVEN_B))
+    assert (job.strategy, job.flavour, job.reduce_precision) == ("fsdp", "fsdp1", "compute")
+    assert job.concrete_grid.by_axis() == {"data": 1, "optimizer": 1, "gradients": 1, "weights": 8}
+    same = ("model", "machine", "batch", "precision", "attention", "recompute", "kernel_tuning")
+    assert all(getattr(job, key) == getattr(other, key) for key in same)
+
+
+def test_the_terminal_reads_rows_as_either(capsys, tmp_path):
+    path, step = table(tmp_path, [SEVEN_B | {"step_milliseconds": 1000}]), {}
+    for strategy in ("four_d", "fsdp"):
+        with pytest.raises(SystemExit):
+            main(["validate", "--measurements", str(path), "--strategy", strategy, "--json"])
+        (row,) = json.loads(capsys.readouterr().out)["rows"]
+        step[strategy] = row["predicted_milliseconds"]
+        job = load_job(mpt_job(SEVEN_B, strategy))
+        assert row["predicted_milliseconds"] == pytest.approx(1e3 * simulate(job).step_seconds, rel=1e-9)
+    assert step["fsdp"] < step["four_d"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--measurements", str(MEASURED / "polaris-tcp.csv")]])
+def test_other_measurements_have_no_reading(capsys, arguments):
+    with pytest.raises(SystemExit) as ended:
+        main(["validate", *arguments, "--strategy", "fsdp"])
+    assert ended.value.code == 2
+    assert "--strategy = 'fsdp'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("precision", "section", "scatters"),
     [

@@ -55,11 +55,23 @@ SMALL, LARGE = 4 * MIB, 64 * MIB
 """Below, latencies and choices of protocol decide; from there on, bandwidth."""
 
 
-def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _d, _a: None) -> Validation:
-    """Compare the rows of a CSV file, or of a YAML file of training runs, with predictions."""
+def validate_file(
+    path: Path, *, strategy: str | None = None, workers: int = 1, progress: Progress = lambda _d, _a: None
+) -> Validation:
+    """Compare the rows of a CSV file, or of a YAML file of training runs, with predictions.
+
+    `strategy`: which of `mpt.READINGS` iterations of FSDP are read as, where the file has these.
+    """
+    if strategy not in (None, *mpt.READINGS):
+        raise fail("strategy", f"must be one of {', '.join(mpt.READINGS)}", strategy)
     if path.suffix in {".yaml", ".yml"}:
+        _no_reading(path, strategy)
         return _published(path, workers, progress)
     header, rows = _read(path)
+    if strategy is not None and set(mpt.COLUMNS) <= set(header):
+        fsdp = [mpt.iteration(row, strategy) for row in _numbers(path, rows, mpt.COLUMNS)]
+        return compare_iterations(fsdp, "milliseconds", workers=workers, progress=progress)
+    _no_reading(path, strategy)
     for columns, reader in ITERATIONS.items():
         if set(columns) <= set(header):
             iterations = [reader(row) for row in _numbers(path, rows, columns)]
@@ -70,6 +82,12 @@ def validate_file(path: Path, *, workers: int = 1, progress: Progress = lambda _
             return _compare(kind, measured, in_parallel(predict, measured, 1, progress))
     wanted = "; or ".join(",".join(columns) for columns in (*PIECES, *ITERATIONS))
     raise fail(str(path), f"the header is {','.join(header)[:200]!r}, which is none of: {wanted}")
+
+
+def _no_reading(path: Path, strategy: str | None) -> None:
+    if strategy is not None:
+        remedy = f"is of tables of FSDP iterations ({','.join(mpt.COLUMNS[:3])},…), and {path} is none; leave it out"
+        raise fail("--strategy", remedy, strategy)
 
 
 def _published(path: Path, workers: int, progress: Progress) -> Validation:
