@@ -9,6 +9,7 @@ from twin.strategies.four_d.memory import activation_bytes
 from twin.strategies.fsdp.job import FsdpJob
 from twin.strategies.fsdp.step import Step
 from twin.strategies.fsdp.units import part
+from twin.strategies.held_weights import most_gathered
 from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES
 
 
@@ -83,16 +84,19 @@ def _gathered(step: Step) -> float:
     if job.concrete_grid.weights == 1:
         return 0.0
     e = job.element_bytes
+    if job.flavour != "deepspeed":
+        blocks = [unit for layer in step.layers for unit in units.block(layer)]
+        order = [units.first, *blocks, *([] if units.last is None else [units.last])]
+        # what a pass keeps is there when the next one begins: the head goes first, and lets go
+        again = [units.first] if units.first.keep else []
+        again += [unit for unit in order[::-1] if not unit.keep]
+        copies = 2 if job.flavour == "fsdp2" else 1  # before and after it is copied out
+        passes = [[(unit.elements, unit.keep) for unit in one] for one in (order, again)]
+        return float(e * max(most_gathered(one, copies) for one in passes))
     last = 0 if units.last is None else units.last.elements
-    kept = units.persistent + (units.first.elements if units.first.keep else 0)
-    if not job.reshard_after_forward:
-        return float(e * units.total)
-    pieces = 2 if job.flavour == "fsdp2" or job.waits_for_gathers else 1  # before and after they are copied out
-    ahead = 0 if job.waits_for_gathers else units.largest
-    if job.flavour == "deepspeed" and not job.waits_for_gathers:
-        ahead = max(ahead, min(job.prefetch, units.total))
-    at_work = units.largest * pieces + ahead
-    return float(e * (kept + max(at_work, last + units.largest)))
+    pieces = 2 if job.waits_for_gathers else 1
+    ahead = 0 if job.waits_for_gathers else max(units.largest, min(job.prefetch, units.total))
+    return float(e * (units.persistent + max(units.largest * pieces + ahead, last + units.largest)))
 
 
 def _buffers(step: Step) -> float:
@@ -102,8 +106,12 @@ def _buffers(step: Step) -> float:
     if grid.replicas == 1:
         return 0.0
     if job.flavour != "deepspeed":
-        largest = max(units.largest, 0 if units.last is None else units.last.elements)
-        return float(largest * (job.element_bytes + job.reduce_bytes))
+        sent = job.element_bytes + job.reduce_bytes
+        if units.together:  # the root's begins with the head's gradient, and ends with the table's
+            root = units.first.elements
+            return float(max(root * sent, root * job.element_bytes + units.largest * sent))
+        largest = max(units.largest, units.first.elements, 0 if units.last is None else units.last.elements)
+        return float(largest * sent)
     bucket = min(job.bucket, units.total)
     copies = 2 if job.overlaps_reduction else 1
     return float(copies * bucket * job.reduce_bytes)

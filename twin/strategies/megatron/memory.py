@@ -7,6 +7,7 @@ optimizer divides: 6 + 12/data. DeepSpeed keeps 16-bit gradients beside the fp32
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import lcm
@@ -15,7 +16,8 @@ from operator import ge
 from twin.description.attention import UNFUSED
 from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes
-from twin.strategies.megatron.bodies import recomputed
+from twin.strategies.held_weights import most_gathered
+from twin.strategies.megatron.bodies import HEAD, recomputed
 from twin.strategies.megatron.job import SPLIT, MegatronJob
 from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.orders import Name as Order
@@ -93,7 +95,8 @@ class Held:
         """Of fully_shard: fp32 weights, gradients and moments of the own part; what is gathered; whole gradients."""
         job, parameters, e = self.job, self._parameters, self.job.element_bytes
         own, wide = -(-total // job.weight_parts), job.main_gradient_bytes
-        largest = max(Units(parameters, stage).largest for stage in self.pipeline.stages(rank))
+        units = [Units(parameters, stage) for stage in self.pipeline.stages(rank)]
+        largest = max(each.largest for each in units)
         whole = 0 if job.reduces_each else wide * total
         return {
             "weights": float(FP32_BYTES * own),
@@ -101,7 +104,7 @@ class Held:
             "optimizer": float(MOMENTS_BYTES * own),
             "activations": self._activations(rank),
             "messages": self._messages(rank),
-            "gathered weights": float(e * self._gathered(rank, largest)),
+            "gathered weights": float(e * self._gathered(rank, units)),
             "buffers": float(largest * (e + wide) + whole),
         }
 
@@ -114,12 +117,15 @@ class Held:
         kinds = sum((not stage.first) + (not stage.last) for stage in self.pipeline.stages(rank))
         return kinds * self.job.micro_steps * self.local.message_bytes
 
-    def _gathered(self, rank: int, largest: int) -> int:
+    def _gathered(self, rank: int, units: Sequence[Units]) -> int:
         """Elements of weights that are whole at once; UNSHARD actions make them so a stage at a time."""
-        stages = sorted(self._elements(stage) for stage in self.pipeline.stages(rank))
         if self.job.unshards:
-            return sum(stages[-MAX_ACTIVE_STAGES:])
-        return min(3 * largest, sum(stages) + largest) if self.job.reshards else sum(stages)
+            return sum(sorted(self._elements(stage) for stage in self.pipeline.stages(rank))[-MAX_ACTIVE_STAGES:])
+        parts = [(size, part) for each in units for part, size in each.elements.items()]
+        reshards = self.job.reshards
+        forward = [(size, part == HEAD or not reshards) for size, part in parts]
+        backward = [(size, False) for size, part in reversed(parts) if part != HEAD] if reshards else []
+        return max(most_gathered(forward, 2), most_gathered(backward, 2))
 
     def _activations(self, rank: int) -> float:
         """What forward passes have left for backward passes to come, at the worst moment, and what one works with."""
