@@ -54,3 +54,10 @@ def test_over_tcp_groups_of_two_nodes_share_what_an_all_to_all_reaches() -> None
         assert answer["full_with_all_groups"] == ("nothing" if stride == 1 else "NICs")
     plugged = collective_answer("polaris", "all_gather", 4, "256 MB", 2, "nccl")
     assert plugged["seconds_with_all_groups"] < 2 * plugged["seconds"]
+
+
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_ring_carries_all_of_a_broadcast_over_each_link(ranks: int) -> None:
+    """So its bus bandwidth is its bytes over its time (nccl-tests, doc/PERFORMANCE.md), and no link is beyond it."""
+    answer = collective_answer("dgx-h100", "broadcast", ranks, "1 GB", 1, None)
+    assert answer["bus_bandwidth_bytes_per_second"] == pytest.approx(1e9 / answer["seconds"], rel=1e-12)

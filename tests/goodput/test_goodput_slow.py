@@ -18,7 +18,7 @@ from tests.test_cli import Cli
 from twin.engine.simulate import simulate
 from twin.goodput.cycle import Cycle, slowed
 from twin.goodput.long_run import LongRun, Slowdown
-from twin.goodput.predict import predict
+from twin.goodput.predict import Prediction, predict
 from twin.goodput.run import Policy, run
 from twin.goodput.slow import drawn, found_after, slowdowns_of, with_slow_device, with_slow_link
 from twin.strategies import load_job
@@ -209,6 +209,8 @@ def test_a_found_device_costs_a_restart_and_no_work() -> None:
         assert found.lost == found.stops == 0
         assert found.replaced > 100
         assert found.restarting == pytest.approx(found.replaced * restart, abs=restart)
+        told = Prediction(plan, policy, 100 * DAY, (found,), chosen=False).figures()
+        assert (told["restart_seconds"], told["restart_from_files_seconds"]) == (restart, 307.0)
 
 
 def test_without_spares_replacing_waits() -> None:

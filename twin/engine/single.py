@@ -22,8 +22,9 @@ from twin.engine.symmetry import fold
 from twin.schedule.communicator import Communicator
 from twin.schedule.kernels import Gemm, Mode
 
-BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "broadcast": 1.0, "all_to_all": 1.0}
-"""Bus bandwidth is what each link of a ring would have to carry: this times (n − 1)/n of the bytes."""
+BUS_FACTOR = {"all_gather": 1.0, "reduce_scatter": 1.0, "all_reduce": 2.0, "all_to_all": 1.0}
+"""Bus bandwidth is what each link of a ring would have to carry: this times (n − 1)/n of the bytes; of a broadcast all
+of them, as nccl-tests count."""
 
 
 def collective_answer(
@@ -51,7 +52,8 @@ def collective_answer(
     groups = groups_of(group.members, group.partition, layout)
     cost = collective_cost(machine, machine.libraries[name], kind, bytes_, groups.placements[groups.pattern[0]])
     together, full = _together(machine, name, kind, bytes_, layout, group, groups)
-    bus = BUS_FACTOR[kind] * bytes_ * (ranks - 1) / ranks / cost.seconds if cost.seconds else 0.0
+    carried = bytes_ if kind == "broadcast" else BUS_FACTOR[kind] * bytes_ * (ranks - 1) / ranks
+    bus = carried / cost.seconds if cost.seconds else 0.0
     return {
         "machine": machine.name,
         "library": name,

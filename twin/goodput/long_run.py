@@ -56,6 +56,11 @@ class LongRun:
     slowdowns: tuple[Slowdown, ...] = ()
 
     @property
+    def memory_read_seconds(self) -> float:
+        """Reading a state back from a neighbour's memory."""
+        return self.neighbour_seconds + self.copy_seconds
+
+    @property
     def between_seconds(self) -> float:
         """Mean time between stops."""
         rate = self.host_failures_per_second + self.job_failures_per_second

@@ -54,7 +54,8 @@ class Prediction:
 
         parts = ("useful", "slow", "lost", "saving", "restarting", "waiting")
         stall = cycle_of(self.plan, self.policy).still
-        between, restart = (self.plan.between_seconds, self.plan.restart_seconds + self.plan.read_seconds)
+        between, from_files = (self.plan.between_seconds, self.plan.restart_seconds + self.plan.read_seconds)
+        from_memory = self.plan.restart_seconds + self.plan.memory_read_seconds
         return {
             "days": self.seconds / 86400.0,
             "mode": self.policy.mode,
@@ -69,10 +70,11 @@ class Prediction:
             "checkpoint_bytes": self.plan.state_bytes,
             "checkpoint_write_seconds": self.plan.write_seconds,
             "checkpoint_stall_seconds": stall,
-            "restart_seconds": restart,
+            "restart_seconds": from_memory if self.policy.mode == "memory" else from_files,
+            "restart_from_files_seconds": from_files,
             "young_interval_seconds": young(stall, between),
             "daly_interval_seconds": daly(stall, between),
-            "closed_form_goodput": goodput(self.policy.interval_seconds, stall, restart, between),
+            "closed_form_goodput": goodput(self.policy.interval_seconds, stall, from_files, between),
             "scanned": [list(pair) for pair in self.scanned],
         }
 

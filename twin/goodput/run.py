@@ -124,7 +124,7 @@ def _wait_for_nodes(policy: Policy, account: Account, now: float, seconds: float
 
 def _restart(plan: LongRun, account: Account, now: float, end: float, *, from_memory: bool) -> float:
     """Start anew and read the state, no longer than until `end`."""
-    read = plan.neighbour_seconds + plan.copy_seconds if from_memory else plan.read_seconds
+    read = plan.memory_read_seconds if from_memory else plan.read_seconds
     spent = max(0.0, min(plan.restart_seconds + read, end - now))
     account.restarting += spent
     return end if spent == end - now else now + spent
