@@ -14,7 +14,7 @@ from twin.engine.simulate import simulate
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Simple, Start, Wait
 from twin.strategies import load_job, strategy_of
-from twin.trace.metrics import job_flops
+from twin.trace.metrics import hardware_flops, job_flops
 
 MODEL: dict[str, Any] = {"layers": 3, "hidden": 512, "heads": 8, "sequence": 128, "vocabulary": 1024, "biases": False}
 ZERO = {1: {"optimizer": 16}, 2: {"gradients": 16}, 3: {"weights": 16}}
@@ -300,3 +300,36 @@ def test_weights_that_are_whole_are_not_quantized() -> None:
         described({"gradients": 16}, flavour="deepspeed", quantized_weights=True)
     with pytest.raises(DescriptionError, match="of ZeRO-3"):
         described({"gradients": 16}, flavour="deepspeed", waits_for_gathers=True)
+
+
+@pytest.mark.parametrize("flavour", ["fsdp2", "fsdp1", "deepspeed"])
+def test_a_block_that_stops_early_leaves_out_its_last_product(flavour: str) -> None:
+    """And what is added to it: nothing else of the step, and FLOPs count what is done."""
+    whole, early = (
+        described({"weights": 16}, flavour=flavour, recompute=True, recompute_stops_early=stops)
+        for stops in (False, True)
+    )
+    left_out = Counter(name for name, _ in ops(whole)) - Counter(name for name, _ in ops(early))
+    blocks = [f"micro0/recompute/block{layer}/" for layer in range(3)]
+    assert set(left_out) == {block + name for block in blocks for name in ("mlp_down/gemm", "residual2")}
+    assert not Counter(name for name, _ in ops(early)) - Counter(name for name, _ in ops(whole))
+    products = [op.kernel.flops for name, op in ops(whole) if name in left_out and isinstance(op.kernel, Gemm)]
+    assert hardware_flops(whole) - hardware_flops(early) == pytest.approx(16 * sum(products), rel=1e-12)
+    assert moved(whole) == moved(early)
+
+
+def test_dropout_s_mask_comes_behind_the_last_product() -> None:
+    stops = described({"weights": 16}, recompute=True, recompute_stops_early=True, dropout=0.1)
+    assert ops(stops) == ops(described({"weights": 16}, recompute=True, dropout=0.1))
+    kept = described({"weights": 16}, recompute=False, recompute_stops_early=True)  # as a search may have it
+    assert ops(kept) == ops(described({"weights": 16}, recompute=False))
+
+
+def test_it_is_then_as_quick_as_the_pieces_that_torchtitan_composes() -> None:
+    """Written apart: strategy megatron, flavour torch."""
+    wide = {**MODEL, "layers": 6, "hidden": 4096, "heads": 32, "sequence": 2048}
+    early = described({"weights": 16}, wide, recompute=True, recompute_stops_early=True, reduce_precision="fp32")
+    keys = {"strategy": "megatron", "flavour": "torch", "grid": {"data": 16}, "recompute": True}
+    batch = {"sequences": 16, "micro_sequences": 1}
+    composed = load_job({"model": wide, "machine": "dgx-h100", "ranks": 16, "batch": batch, **keys})
+    assert simulate(early).step_seconds == pytest.approx(simulate(composed).step_seconds, rel=2e-3)

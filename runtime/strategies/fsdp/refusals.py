@@ -15,6 +15,9 @@ def refusals(job: FsdpJob) -> list[Problem]:
     if job.accumulate != "sharded":
         remedy = "is for simulation; the runtime reduces in every micro-step: set accumulate: sharded"
         problems.append(Problem("accumulate", remedy, job.accumulate))
+    if job.recompute_stops_early:
+        remedy = "is for simulation; a block runs again whole here: leave it out"
+        problems.append(Problem("recompute_stops_early", remedy, True))
     problems += of_one_group(job.separate_reduction_group)
     if job.grid == "auto":
         return problems

@@ -132,10 +132,12 @@ def block_forward(
     use_weight: Callable[[Linear], None],
     *,
     attention_kept: bool = False,
+    stops_early: bool = False,
 ) -> None:
     """Forward of one block; `use_weight` makes a linear's gathered weight available.
 
     `attention_kept`: it runs again, while what attention and its projection gave is there and its output is not wanted.
+    `stops_early`: it runs again, and stops where nothing comes any more that its backward pass needs.
     """
 
     def apply(index: int) -> None:
@@ -162,6 +164,8 @@ def block_forward(
     norm_forward(emit.under("norm2"), job, shapes)
     apply(2)
     _activation(emit, job, shapes, backward=False)
+    if stops_early:
+        return
     apply(3)
     _residual(emit, job, shapes, "residual2", summed=not attention_kept)
 

@@ -75,6 +75,10 @@ class FsdpJob(Job):
     reshard_after_forward: StrictBool = True
     """Drop gathered weights after the forward pass (FULL_SHARD); false: keep them to the backward pass
     (SHARD_GRAD_OP)."""
+    recompute_stops_early: StrictBool = False
+    """With recompute, and without dropout: a block that runs again stops before its last product, whose result nothing
+    needs, as PyTorch's checkpoints do unless they are re-entrant (torchtitan's; `set_checkpoint_early_stop`). false: it
+    runs whole, as it trains here."""
     reduce_precision: Literal["compute", "fp32"] = "compute"
     """In which type gradients are summed over ranks; torchtitan's default is fp32."""
     accumulate: Literal["sharded", "whole"] = "sharded"
@@ -142,10 +146,19 @@ class FsdpJob(Job):
 
     @property
     def kept_flops(self) -> float:
-        """Flops of the blocks that are swapped whole, where others are computed again."""
-        if self.offload is None or not self.recompute:
+        """Flops of the blocks that are swapped whole, where others are computed again, and of what those leave out."""
+        if not self.recompute:
             return 0.0
-        return sum(map(self.offload.swaps, range(self.model.layers))) * block_flops(self)
+        layers, offload = self.model.layers, self.offload
+        swapped = 0 if offload is None else sum(map(offload.swaps, range(layers)))
+        n, k = self.model.block_linears["mlp_down"]
+        down = 2.0 * n * k * self.tokens_per_step if self.stops_early else 0.0
+        return swapped * block_flops(self) + (layers - swapped) * down
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether blocks that run again leave out their last product; dropout's mask comes behind it."""
+        return self.recompute_stops_early and not self.dropout
 
     @property
     def reduce_bytes(self) -> int:

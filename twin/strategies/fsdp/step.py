@@ -205,7 +205,8 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
         if comes is not None and step.held:
             comes.use(step.layers[-1] - 1 - layer)
         if step.recomputed(layer):
-            compute.block_forward(repeated[layer], inner, shapes, linears, _use(gathers, layer))
+            early = job.stops_early
+            compute.block_forward(repeated[layer], inner, shapes, linears, _use(gathers, layer), stops_early=early)
         compute.block_backward(under, inner, shapes, linears, _use(gathers, layer), products)
         for unit in units.block(layer)[::-1]:
             reductions.ready(under, unit)
