@@ -250,14 +250,21 @@ def search(
 @overload
 def validate(measurements: None = None, *, workers: int = 1, progress: Progress = ...) -> PublishedValidation: ...
 @overload
-def validate(measurements: str | Path, *, workers: int = 1, progress: Progress = ...) -> Validation: ...
 def validate(
-    measurements: str | Path | None = None, *, workers: int = 1, progress: Progress = _silent
+    measurements: str | Path, *, strategy: str | None = None, workers: int = 1, progress: Progress = ...
+) -> Validation: ...
+def validate(
+    measurements: str | Path | None = None,
+    *,
+    strategy: str | None = None,
+    workers: int = 1,
+    progress: Progress = _silent,
 ) -> PublishedValidation | Validation:
     """Compare predictions with published runs, or with a file of your own measurements.
 
     A CSV file has columns of collectives, of matrix products or of iterations, a YAML file training runs
-    (docs/reference/job-file.md). Groups of iterations are `IterationGroup`.
+    (docs/reference/job-file.md). Groups of iterations are `IterationGroup`. `strategy`: which one iterations of FSDP
+    are read as, `four_d` (z, the default) or `fsdp`.
     Published runs take about a minute. Raises DescriptionError for a file that cannot be read.
     """
     if measurements is None:
@@ -266,7 +273,7 @@ def validate(
         return validate_published(workers=workers, progress=progress)
     from twin.validate.measurements import validate_file  # noqa: PLC0415
 
-    return validate_file(Path(measurements), workers=workers, progress=progress)
+    return validate_file(Path(measurements), strategy=strategy, workers=workers, progress=progress)
 
 
 def compare(predicted: str | Path, measured: str | Path, step: int | None = None) -> Comparison:
