@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from dash import no_update
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.catalog import Catalog
+from dashboards.catalog import ANEW_SECONDS, Catalog
 from dashboards.figures.training import MAX_POINTS, Curve, panel, thinned
 from dashboards.page import PageContext
 from dashboards.pages.training import curve_of, look, predicted_rate, shown
@@ -21,7 +24,7 @@ from dashboards.settings import Settings
 from dashboards.training import record as module
 from dashboards.training.health import health_of
 from dashboards.training.record import Reader, Record, summary_of
-from tests.dashboards.serving import step_line, write_training
+from tests.dashboards.serving import EXAMPLES, step_line, write_training
 from tests.profiles import examples
 from twin.description.problems import DescriptionError
 
@@ -307,6 +310,39 @@ def test_what_happens_is_seen_live(eventful, tmp_path):
             assert isinstance(drawn, list)
             assert "rank 5 is slow" in str(drawn)
     assert not isinstance(look(context, 2, [name], "steps", seen, "")[0], list)
+
+
+def test_an_open_page_sees_that_a_run_goes_on_or_begins_anew(eventful, tmp_path):
+    """The same command again adds a start to `run.json`, `--force` another job; a look says so."""
+    folder, catalog = eventful
+    context = PageContext(Settings(tmp_path / "runs"), catalog)
+    name, known = only(catalog).name, store(context, "training-mark")
+    described = json.loads((folder / "run.json").read_text())
+    again = {"after_steps": 40, "time": "2026-11-25T09:00:00+0000", "ranks": 6}
+    (folder / "run.json").write_text(json.dumps(described | {"starts": [*described["starts"], again]}))
+    (folder / "stopped.json").unlink()
+    drawn, known, _ = look(context, 1, [name], "steps", known, "")
+    assert "on 6 ranks" in str(drawn)
+    assert "by SIGTERM" not in str(drawn)
+    job = described["job"] | {"grid": {"data": 7, "z": 1, "y": 1, "x": 1}}
+    (folder / "run.json").write_text(json.dumps({"name": "t", "job": job}))
+    drawn, _, _ = look(context, 2, [name], "steps", known, "")
+    assert "7 × 1 × 1 × 1" in str(drawn)
+    assert "on 6 ranks" not in str(drawn)
+
+
+def test_an_open_page_sees_what_is_predicted_meanwhile(trained, tmp_path, monkeypatch):
+    """Nothing of the training itself changes; what was found is looked through anew after a while."""
+    _, catalog, _ = trained
+    context = PageContext(Settings(tmp_path / "runs"), catalog)
+    name, known = only(catalog).name, store(context, "training-mark")
+    shutil.copytree(EXAMPLES / "testbed/2x2x2x1-predicted", tmp_path / "runs" / "predicted")
+    assert look(context, 1, [name], "steps", known, "") == (no_update,) * 3
+    later = time.monotonic() + ANEW_SECONDS
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    drawn, known, _ = look(context, 2, [name], "steps", known, "")
+    assert "of the predicted rate" in str(drawn)
+    assert look(context, 3, [name], "steps", known, "") == (no_update,) * 3
 
 
 def test_a_training_that_is_watched_says_what_it_was_started_with(eventful, tmp_path):
