@@ -76,10 +76,16 @@ window.dash_clientside.fourfold = {
     if (triggered.prop_id.includes('"type":"times"')) {
       if (!(times > 0)) return [same, same];
       const found = Number(Math.log2(times).toFixed(6));
-      return [Math.abs(found - octaves) < 1e-5 ? same : found, same];
+      return [Math.abs(found - octaves) < 1e-4 ? same : found, same];
     }
     const found = Number((2 ** (octaves || 0)).toPrecision(6));
     return [same, Math.abs(found - times) < 1e-4 * found ? same : found];
+  },
+  // A lever of whole powers of 2: its box offers them.
+  powers(octaves, chosen) {
+    const same = window.dash_clientside.no_update, triggered = window.dash_clientside.callback_context.triggered[0];
+    if (!triggered || Number(chosen) === octaves) return [same, same];
+    return triggered.prop_id.includes('"type":"times"') ? [Number(chosen), same] : [same, String(octaves || 0)];
   },
   // The tab's title names page and run.
   title(text) {
