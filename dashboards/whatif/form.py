@@ -228,7 +228,10 @@ def changed(base: Job, query: Mapping[str, str]) -> dict[str, Any]:
         raw |= {key: spelled.model_dump(mode="json", by_alias=True)[key] for key in ("machine", "model")}
     _set_ranks_and_grid(raw, base, given)
     if len(raw["stragglers"]) == 0 and any(key.startswith("stragglers") for key in given):
-        raw["stragglers"] = [{"rank": 0, "slowdown": 1.0}]
+        if "stragglers-0-rank" not in given:
+            remedy = "no device is said to be slow; choose a slow rank, or empty times slower too"
+            raise fail("stragglers.0.rank", remedy)
+        raw["stragglers"] = [{"rank": given["stragglers-0-rank"], "slowdown": 1.0}]
     for key, value in given.items():
         if key in LEVERS:
             _scale(raw, LEVERS[key][1], 2.0**value)

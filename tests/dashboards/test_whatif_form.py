@@ -136,6 +136,16 @@ def test_a_slow_device_is_added(base):
     assert [(s.rank, s.slowdown) for s in job.stragglers] == [(5, 1.5)]
 
 
+def test_a_device_that_nobody_names_is_not_slow(base):
+    """An empty field is as it was: rank 0 was slow where *slow rank* said none."""
+    with pytest.raises(DescriptionError, match="no device is said to be slow"):
+        changed(base, {"stragglers-0-slowdown": "1.2"})
+    assert load_job(changed(base, {"stragglers-0-rank": "5"})).stragglers[0].slowdown == 1.0
+    slow = load_job(changed(base, {"stragglers-0-rank": "5", "stragglers-0-slowdown": "2"}))
+    slower = load_job(changed(slow, {"stragglers-0-slowdown": "3"}))
+    assert [(s.rank, s.slowdown) for s in slower.stragglers] == [(5, 3.0)]
+
+
 def test_ranks_are_multiplied_by_whole_powers_of_two(base):
     """The box offers these and no others; an address that has another is told in these words."""
     field = next(f for f in FIELDS if f.key == "scale-ranks")
