@@ -87,8 +87,8 @@ window.dash_clientside.fourfold = {
   // A lever of whole powers of 2: its box offers them.
   powers(octaves, chosen) {
     const same = window.dash_clientside.no_update, triggered = window.dash_clientside.callback_context.triggered[0];
-    if (!triggered || Number(chosen) === octaves) return [same, same];
-    return triggered.prop_id.includes('"type":"times"') ? [Number(chosen), same] : [same, String(octaves || 0)];
+    if (!triggered || Number(chosen) === 2 ** octaves) return [same, same];
+    return triggered.prop_id.includes('"type":"times"') ? [Math.log2(chosen), same] : [same, String(2 ** octaves)];
   },
   // The tab's title names page and run.
   title(text) {

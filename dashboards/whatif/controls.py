@@ -114,8 +114,8 @@ def _lever(field: Field, text: str, base: Job) -> Component:
 
 def _powers(low: int, high: int, value: float, box: Mapping[str, Any]) -> Component:
     """Offer whole powers of 2, where nothing else can be."""
-    data = [{"value": str(n), "label": f"{times(n)} ×"} for n in range(low, high + 1)]
-    return dmc.Select(data=data, value=f"{value:g}", allowDeselect=False, **box)
+    data = [{"value": f"{2.0**n:g}", "label": f"{times(n)} ×"} for n in range(low, high + 1)]
+    return dmc.Select(data=data, value=f"{2**value:g}", allowDeselect=False, **box)
 
 
 def _factor(low: int, high: int, value: float, box: Mapping[str, Any]) -> Component:

@@ -151,9 +151,9 @@ def test_ranks_are_multiplied_by_whole_powers_of_two(base):
     field = next(f for f in FIELDS if f.key == "scale-ranks")
     parts = list(control(field, base, {"scale-ranks": "-5"}, {})._traverse())
     box = next(p for p in parts if getattr(p, "id", None) == {"type": "times", "key": "scale-ranks"})
-    offered = [one["value"] for one in box.data]
-    assert (offered, box.value) == ([str(n) for n in range(-6, 7)], "-5")
-    assert [changed(base, {"scale-ranks": n})["ranks"] for n in offered] == [2**n for n in range(9, 22)]
+    assert [float(one["value"]) for one in box.data] == [2.0**n for n in range(-6, 7)]
+    assert box.value == "0.03125"
+    assert [changed(base, {"scale-ranks": str(n)})["ranks"] for n in range(-6, 7)] == [2**n for n in range(9, 22)]
     with pytest.raises(DescriptionError, match=r"ranks, times = '1.1': expected a whole power of 2"):
         changed(base, {"scale-ranks": "0.137504"})
     with pytest.raises(DescriptionError, match=r"NIC rate: expected 1/64 to 64 times"):
