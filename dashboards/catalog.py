@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ MAX_CACHED = 8
 """Tables and pairs that stay in memory, of the few runs that are looked at: each may have some hundred megabytes."""
 MAX_NOTES = 8_000
 """Figures that stay in memory, a few of each entry."""
+ANEW_SECONDS = 30.0
+"""After so long, who looks at what was found has all looked through again: what was written meanwhile is there too."""
 Value = TypeVar("Value")
 HEADS: tuple[tuple[str, Head | None], ...] = (
     (MANIFEST, None),
@@ -71,6 +75,7 @@ class Catalog:
         self._cache: OrderedDict[tuple[Any, ...], Any] = OrderedDict()
         self._notes: dict[tuple[Any, ...], Any] = {}
         self._seen: list[Entry] = []
+        self._listed = -math.inf
         self._lock = Lock()
 
     @property
@@ -80,13 +85,19 @@ class Catalog:
 
     def entries(self) -> list[Entry]:
         """List everything, newest first."""
+        begin = time.monotonic()
         found = [entry for path in self._directories() if (entry := self._entry(path))]
         self._seen = sorted(found[:MAX_ENTRIES], key=lambda e: (-e.changed, e.label))
+        self._listed = begin
         return list(self._seen)
 
     def seen(self) -> list[Entry]:
-        """List what was found when it was listed last: for who looks every few seconds at one that is known."""
-        return list(self._seen)
+        """List what was found lately: for who looks every few seconds at a few that are known."""
+        return list(self._seen) if time.monotonic() - self._listed < ANEW_SECONDS else self.entries()
+
+    def latest(self, entry: Entry) -> Entry:
+        """Return an entry that was found before as its files say it now; as it was, if they are gone."""
+        return self._entry(entry.path) or entry
 
     def entry(self, name: str) -> Entry:
         """Return an entry by its name. Raises DescriptionError if there is none, or it is damaged."""

@@ -32,12 +32,22 @@ FITTED = {
 }
 """Columns as wide as what they hold: one out of view is not drawn otherwise, and keeps a width that shifts it out."""
 NUMBER = {"valueFormatter": {"function": "number(params.value)"}}
-SECONDS = {
-    "valueFormatter": {"function": "seconds(params.value)"},
-    "headerValueGetter": {"function": "heading(params)"},
-}
-BYTES = {**SECONDS, "valueFormatter": {"function": "quantity(params.value, '(B)')"}}
-RATE = {**SECONDS, "valueFormatter": {"function": "quantity(params.value, '(B/s)')"}}
+
+
+def _measured(unit: str, written: str) -> dict[str, Any]:
+    """Return the look of a column whose unit stands in cells, with a prefix each; a filter takes it without one."""
+    words = f"in {unit}"
+    return {
+        "valueFormatter": {"function": written},
+        "headerValueGetter": {"function": "heading(params)"},
+        "headerTooltip": words,
+        "filterParams": {"filterPlaceholder": words},
+    }
+
+
+SECONDS = _measured("seconds", "seconds(params.value)")
+BYTES = _measured("bytes", "quantity(params.value, '(B)')")
+RATE = _measured("bytes per second", "quantity(params.value, '(B/s)')")
 UNITS = {"(s)": SECONDS, "(B)": BYTES, "(B/s)": RATE}
 """The looks of columns of numbers, of seconds, bytes and rates, whose unit stands in cells; a file has all digits."""
 MOMENT = {"valueFormatter": {"function": "moment(params.value)"}}

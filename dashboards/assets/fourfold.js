@@ -69,17 +69,26 @@ window.dash_clientside.fourfold = {
     }
     return window.dash_clientside.no_update;
   },
-  // A lever's slider is in powers of 2, its number in times; the one that was moved sets the other.
+  // A lever's slider is in powers of 2, its number in times; the one that was moved sets the other. An empty number is
+  // as it was, and stays empty: who types another begins so.
   lever(octaves, times) {
     const same = window.dash_clientside.no_update, triggered = window.dash_clientside.callback_context.triggered[0];
     if (!triggered) return [same, same];
     if (triggered.prop_id.includes('"type":"times"')) {
+      if (times === "" || times === null || times === undefined) return [octaves ? 0 : same, same];
       if (!(times > 0)) return [same, same];
       const found = Number(Math.log2(times).toFixed(6));
-      return [Math.abs(found - octaves) < 1e-5 ? same : found, same];
+      return [Math.abs(found - octaves) < 1e-4 ? same : found, same];
     }
+    if (!octaves && times === "") return [same, same];
     const found = Number((2 ** (octaves || 0)).toPrecision(6));
     return [same, Math.abs(found - times) < 1e-4 * found ? same : found];
+  },
+  // A lever of whole powers of 2: its box offers them.
+  powers(octaves, chosen) {
+    const same = window.dash_clientside.no_update, triggered = window.dash_clientside.callback_context.triggered[0];
+    if (!triggered || Number(chosen) === 2 ** octaves) return [same, same];
+    return triggered.prop_id.includes('"type":"times"') ? [Math.log2(chosen), same] : [same, String(2 ** octaves)];
   },
   // The tab's title names page and run.
   title(text) {

@@ -45,6 +45,21 @@ def times_as_long(first_seconds: float, second_seconds: float) -> str:
     return f"{ratio:.2f} × slower" if ratio > 1 else f"{1 / ratio:.2f} × faster"
 
 
+def times_the_rate(first: float, second: float) -> str:
+    """Say how the second job's tokens per second compare with the first's: steps of other batches do not tell.
+
+    >>> times_the_rate(7754.0, 7849.0), times_the_rate(1.0, 0.5)
+    ('1.01 × faster', '2.00 × slower')
+    """
+    return times_as_long(second, first)
+
+
+def same_tokens(*steps: tuple[float, float]) -> bool:
+    """Tell whether steps train on as many tokens: of each its seconds and its tokens per second."""
+    tokens = [step * rate for step, rate in steps]
+    return max(tokens) - min(tokens) <= 1e-6 * max(tokens)
+
+
 def waterfall(
     predicted_seconds: float,
     measured_seconds: float,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import zlib
 from collections import Counter
 from dataclasses import replace
 from functools import partial
@@ -47,7 +48,9 @@ def shown(context: PageContext, query: Query) -> Component:
     chosen = chosen_of(entries, query)
     data = [{"value": entry.name, "label": entry.label} for entry in entries]
     by = "hours" if query.get("by") == "hours" else "steps"
-    files = mark(context, chosen, by)  # before what they hold is read: what comes in between is seen at the next look
+    files = mark(
+        context, chosen, by, listed
+    )  # before what they hold is read: what comes in between is seen at the next look
     curves = read(context, chosen, listed)
     known = seen_of(files, [one for one in curves if isinstance(one, Curve)])
     choices = dmc.Group(
@@ -86,8 +89,8 @@ def chosen_of(entries: list[Entry], query: Query) -> list[Entry]:
     return (found or entries[:1])[:MAX_CURVES]
 
 
-def mark(context: PageContext, chosen: list[Entry], by: str) -> str:
-    """Return what changes when anything is written: names, sizes and times of the files."""
+def mark(context: PageContext, chosen: list[Entry], by: str, entries: list[Entry]) -> str:
+    """Return what changes when anything is written: names, sizes and times of the files, and what is predicted."""
     parts = [by]
     for entry in chosen:
         for name in FILES:
@@ -96,7 +99,8 @@ def mark(context: PageContext, chosen: list[Entry], by: str) -> str:
                 parts.append(f"{entry.name} {stat.st_size} {stat.st_mtime_ns}")
             except (OSError, DescriptionError):
                 parts.append(entry.name)
-    return "|".join(parts)
+    predicted = [(entry.name, entry.changed) for entry in entries if entry.kind == "predicted"]
+    return "|".join([*parts, f"{zlib.crc32(repr(predicted).encode()):08x}"])
 
 
 def read(context: PageContext, chosen: list[Entry], entries: list[Entry]) -> list[Curve | DescriptionError]:
@@ -255,8 +259,9 @@ def look(context: PageContext, _ticks: Any, runs: Any, by: Any, known: Any, sear
     entries = catalog.seen()  # who looks at what is known costs its files alone, not a walk through all directories
     if not {entry.name for entry in entries}.issuperset(names.split(",")):
         entries = catalog.entries()
-    chosen = chosen_of([entry for entry in entries if entry.kind in KINDS], query)
-    files = mark(context, chosen, along)
+    found = chosen_of([entry for entry in entries if entry.kind in KINDS], query)
+    chosen = [catalog.latest(entry) for entry in found]
+    files = mark(context, chosen, along, entries)
     if files == before.files:
         return (no_update,) * 3
     curves = read(context, chosen, entries)

@@ -18,7 +18,7 @@ from dashboards.parts import card
 from dashboards.query import query_of
 from dashboards.whatif.base import base_of, job_file
 from dashboards.whatif.controls import control, select_choices, unseen
-from dashboards.whatif.form import FIRST, KEYS, LEVER_KEYS, changed, fields_of
+from dashboards.whatif.form import FIRST, KEYS, LEVER_KEYS, WHOLE_LEVERS, changed, fields_of
 from dashboards.whatif.kept import KEPT, register_kept
 from dashboards.whatif.look import after, known_answer, looked, named, wrong
 from dashboards.whatif.pool import Pool
@@ -174,7 +174,7 @@ def register(app: Dash, context: PageContext) -> None:
     for key in LEVER_KEYS:
         both = [(state(key), "value"), ({"type": "times", "key": key}, "value")]
         app.clientside_callback(
-            ClientsideFunction("fourfold", "lever"),
+            ClientsideFunction("fourfold", "powers" if key in WHOLE_LEVERS else "lever"),
             *(Output(*one, allow_duplicate=True) for one in both),
             *(Input(*one) for one in both),
             prevent_initial_call=True,

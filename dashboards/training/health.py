@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,9 @@ WINDOW = 50
 """Latest steps that are looked at, or a fifth of them if there are fewer."""
 SPIKE, RISE, SLOW = 6.0, 0.02, 0.8
 """A loss so many spreads above those before; a median so much above that of the window before; a rate below so much."""
+FIRST, FAR, FEW, NOISE = 3, 0.1, 12, 3.0
+"""Steps at whose loss a training began; a median so much above the lowest of any window; steps that say how much a loss
+changes from one to the next; so many times that is noise."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +52,56 @@ def health_of(record: Record, predicted_rate: float | None, alerts: int) -> Heal
         (worries if rising else good).append(moved + more)
     else:
         good.append(f"loss {loss[-1]:.4g}")
+    worries += _lost(loss, window)
     spikes = spikes_of(loss, window)
     if spikes:
         worries.append(f"the loss leapt {spikes} time{'s' if spikes > 1 else ''}")
     norm = np.frombuffer(record.columns["gradient_norm"])[-window:]
     if np.isnan(norm).any():
         worries.append("a gradient norm is no number")
-    if validation := record.validation.get(VALIDATION):
-        good.append(f"validation {validation[-1][1]:.4g} after {validation[-1][0]:,} steps")
+    _judge_validation(record.validation.get(VALIDATION, []), good, worries)
     _judge_speed(record, window, predicted_rate, good, worries)
     if record.back:
         worries.append(f"it went back {len(record.back)} times" if len(record.back) > 1 else "it went back once")
     if alerts:
         worries.append(f"--watch warned {alerts} times" if alerts > 1 else "--watch warned once")
     return Health(tuple(good), tuple(worries))
+
+
+def _lost(loss: Floats, window: int) -> list[str]:
+    """Say where the latest steps are above the first ones, or far above the lowest before: these may be long ago."""
+    latest, known = loss[-window:], loss[~np.isnan(loss)]
+    if len(known) < FIRST + FEW or np.isnan(loss[-1]):
+        return []
+    now = float(np.nanmedian(latest))
+    noise = NOISE * 1.4826 / 2**0.5 * float(np.median(np.abs(np.diff(known[-max(window, FEW) :]))))
+    first = float(np.median(known[:FIRST]))
+    if now > first + max(RISE * abs(first), noise):
+        return [f"loss {now:.4g} is above the {first:.4g} that it began with"]
+    windows = known[len(known) % window :].reshape(-1, window)[:-1]
+    lowest = float(np.median(windows, axis=1).min(initial=np.inf))
+    if now > lowest + max(FAR * abs(lowest), noise):
+        return [f"loss {now:.4g} is far above the {lowest:.4g} that it had before"]
+    return []
+
+
+def _judge_validation(found: list[tuple[int, float]], good: list[str], worries: list[str]) -> None:
+    """Hold the latest loss on held-out text against the first and the best."""
+    known = [one for one in found if not math.isnan(one[1])]
+    if not found:
+        return
+    steps, latest = found[-1]
+    words = f"validation {latest:.4g} after {steps:,} steps"
+    if math.isnan(latest):
+        worries.append(f"the validation after {steps:,} steps is no number")
+        return
+    (begin, first), (after, best) = known[0], min(known, key=lambda one: one[1])
+    if latest > first + RISE * abs(first):
+        worries.append(f"{words}, above the {first:.4g} {f'after {begin:,}' if begin else 'before training'}")
+    elif latest > best + RISE * abs(best):
+        worries.append(f"{words}, above its best, {best:.4g} after {after:,}")
+    else:
+        good.append(words)
 
 
 def _judge_speed(

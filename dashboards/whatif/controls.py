@@ -102,24 +102,33 @@ def _lever(field: Field, text: str, base: Job) -> Component:
         mb="lg",
         mt=6,
     )
-    number = dmc.NumberInput(
-        id={"type": "times", "key": field.key},
-        value=float(f"{2 ** (value or 0):.6g}"),
-        min=2.0**low,
-        max=2.0**high,
-        step=0.1,
-        decimalScale=4,
-        debounce=400,
-        size="xs",
-        w=90,
-        suffix=" ×",
-        **aria(f"{field.label}, times"),
-    )
+    box: dict[str, Any] = {"id": {"type": "times", "key": field.key}, "size": "xs", "w": 90}
+    box |= aria(f"{field.label.removesuffix(', times')}, times")
+    number = _powers(low, high, value or 0, box) if field.whole else _factor(low, high, value or 0, box)
     words = [
         dmc.Group([dmc.Text(field.label, size="sm", fw=500), number], justify="space-between", wrap="nowrap", mb=4),
         dmc.Text(f"{field.help} At 1: {as_it_is(field.key, base)}.", size="xs", c="var(--quiet)"),
     ]
     return dmc.Box([*words, slider], px=8, **aria(field.label))
+
+
+def _powers(low: int, high: int, value: float, box: Mapping[str, Any]) -> Component:
+    """Offer whole powers of 2, where nothing else can be."""
+    data = [{"value": f"{2.0**n:g}", "label": f"{times(n)} ×"} for n in range(low, high + 1)]
+    return dmc.Select(data=data, value=f"{2**value:g}", allowDeselect=False, **box)
+
+
+def _factor(low: int, high: int, value: float, box: Mapping[str, Any]) -> Component:
+    return dmc.NumberInput(
+        value=float(f"{2**value:.6g}"),
+        min=2.0**low,
+        max=2.0**high,
+        step=0.1,
+        decimalScale=4,
+        debounce=400,
+        suffix=" ×",
+        **box,
+    )
 
 
 def as_it_is(key: str, base: Job) -> str:

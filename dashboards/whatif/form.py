@@ -48,9 +48,9 @@ MAX_TEXT = 40
 MAX_OCTAVES = 6.0
 """The widest lever, of ranks, goes from 1/64 to 64 times."""
 LEVERS = {
-    "scale-nic": ("NIC rate", "machine.nic.bandwidth", "Rate of every NIC, times a power of 2."),
-    "scale-latency": ("network latency", "machine.nic.latency", "Latency of every NIC, times a power of 2."),
-    "scale-peak": ("device peak", "machine.device.peak", "Peak of every device, times a power of 2."),
+    "scale-nic": ("NIC rate", "machine.nic.bandwidth", "Rate of every NIC, times ⅛ to 8."),
+    "scale-latency": ("network latency", "machine.nic.latency", "Latency of every NIC, times ⅛ to 8."),
+    "scale-peak": ("device peak", "machine.device.peak", "Peak of every device, times ⅛ to 8."),
 }
 """Sliders: label, the parameter that is multiplied, and what it means."""
 
@@ -75,6 +75,11 @@ class Field:
         """Key of the job, to be said."""
         return self.key.replace("-", ".")
 
+    @property
+    def called(self) -> str:
+        """What is said to be wrong: a lever is no key of the job, and has its name."""
+        return self.label if self.kind == "lever" else self.path
+
 
 @lru_cache
 def fields_of(strategy: str) -> tuple[Field, ...]:
@@ -84,7 +89,7 @@ def fields_of(strategy: str) -> tuple[Field, ...]:
         Field("model", "model", "choice", "what", "A preset.", tuple(presets())),
         Field("machine", "machine", "choice", "what", "One that comes with Fourfold.", tuple(machine_names())),
         Field("library", "library", "text", "what", _help(schema["properties"]["library"])),
-        Field("scale-ranks", "ranks, times", "lever", "levers", "Ranks, times a power of 2.", whole=True),
+        Field("scale-ranks", "ranks, times", "lever", "levers", "Ranks, times a whole power of 2, 1/64 to 64."),
         *(Field(key, label, "lever", "levers", words, whole=False) for key, (label, _, words) in LEVERS.items()),
         *(
             Field(f"grid-{axis}", axis, "choice", "grid", "A divisor that the model and the batch allow.")
@@ -155,31 +160,44 @@ FIELDS = fields_of(DEFAULT_STRATEGY)
 KEYS = tuple(dict.fromkeys(f.key for name in (DEFAULT_STRATEGY, *names()) for f in fields_of(name)))
 """Of the fields of all strategies: a page has a control for each, of which those of its job's strategy are seen."""
 LEVER_KEYS = tuple(field.key for field in FIELDS if field.kind == "lever")
+WHOLE_LEVERS = {field.key for field in FIELDS if field.kind == "lever" and field.whole}
+"""Levers of whole powers of 2: half a rank is none."""
 
 
 def parsed(field: Field, text: str) -> Any:
     """Read what a field says. Raises DescriptionError."""
     text = text.strip()
     if len(text) > MAX_TEXT:
-        raise fail(field.path, f"is longer than {MAX_TEXT} characters", text)
+        raise fail(field.called, f"is longer than {MAX_TEXT} characters", text)
     if field.kind == "choice" and field.choices:
         if text not in field.choices:
-            raise fail(field.path, f"choose from {', '.join(field.choices)}", text)
+            raise fail(field.called, f"choose from {', '.join(field.choices)}", text)
         return text == "on" if field.choices == ("on", "off") else text
     if field.kind == "text" and not text.replace("-", "").replace("_", "").isalnum():
-        raise fail(field.path, "expected a name or a whole number", text)
+        raise fail(field.called, "expected a name or a whole number", text)
     if field.kind == "text" and not text.isdecimal():
         return text
     try:
         value = float(text)
     except ValueError:
-        raise fail(field.path, "expected a number", text) from None
-    if not math.isfinite(value) or (field.kind == "lever" and abs(value) > MAX_OCTAVES):
-        raise fail(field.path, f"expected a number from −{MAX_OCTAVES:g} to {MAX_OCTAVES:g}", text)
+        raise fail(field.called, "expected a number", text) from None
+    if field.kind == "lever":
+        return _octaves(field, value)
+    if not math.isfinite(value):
+        raise fail(field.called, "expected a finite number", text)
     whole = field.whole or field.kind == "text"
     if whole and value != int(value):
-        raise fail(field.path, "expected a whole number", text)
+        raise fail(field.called, "expected a whole number", text)
     return int(value) if whole else value
+
+
+def _octaves(field: Field, value: float) -> float:
+    """Return the power of 2 that a lever multiplies by. Raises DescriptionError."""
+    if not abs(value) <= MAX_OCTAVES:
+        raise fail(field.called, f"expected 1/{2**MAX_OCTAVES:g} to {2**MAX_OCTAVES:g} times")
+    if field.whole and value != int(value):
+        raise fail(field.called, "expected a whole power of 2, such as ½, 2 or 4", f"{2**value:.4g}")
+    return value
 
 
 def changed(base: Job, query: Mapping[str, str]) -> dict[str, Any]:
@@ -210,7 +228,10 @@ def changed(base: Job, query: Mapping[str, str]) -> dict[str, Any]:
         raw |= {key: spelled.model_dump(mode="json", by_alias=True)[key] for key in ("machine", "model")}
     _set_ranks_and_grid(raw, base, given)
     if len(raw["stragglers"]) == 0 and any(key.startswith("stragglers") for key in given):
-        raw["stragglers"] = [{"rank": 0, "slowdown": 1.0}]
+        if "stragglers-0-rank" not in given:
+            remedy = "no device is said to be slow; choose a slow rank, or empty times slower too"
+            raise fail("stragglers.0.rank", remedy)
+        raw["stragglers"] = [{"rank": given["stragglers-0-rank"], "slowdown": 1.0}]
     for key, value in given.items():
         if key in LEVERS:
             _scale(raw, LEVERS[key][1], 2.0**value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -10,7 +11,7 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, ctx, no_update
 from dash.development.base_component import Component
 
-from dashboards.figures.waterfall import times_as_long
+from dashboards.figures.waterfall import same_tokens, times_the_rate
 from dashboards.page import PageContext, state
 from dashboards.parts import card, seconds
 from dashboards.query import query_of
@@ -40,7 +41,7 @@ def keep(pool: Pool, _clicks: Any, _clear: Any, ticket: Any, *given: Any) -> Any
     one = {
         "address": urlencode({**query, **changes})[:MAX_LETTERS],
         "words": ", ".join(f"{_named(key)} {_said(key, value)}" for key, value in changes.items()) or "as it is",
-        "old": answer.old["step_seconds"],
+        "tokens_as_it_is": answer.old["tokens_per_second"],
         "step": new["step_seconds"],
         "tokens": new["tokens_per_second"],
         "exposed": new["exposed_communication_seconds"],
@@ -68,7 +69,7 @@ def _said(key: str, value: str) -> str:
 def sound(kept: Any) -> list[dict[str, Any]]:
     """Return those kept that make sense: a browser may send anything."""
     found = kept if isinstance(kept, list) else []
-    numbers = ("old", *FIGURES)
+    numbers = ("tokens_as_it_is", *FIGURES)
     return [
         each
         for each in found[:MAX_KEPT]
@@ -94,7 +95,7 @@ def show(context: PageContext, kept: Any) -> Component | None:
                     dmc.TableTd(cell)
                     for cell in (
                         seconds(one["step"]),
-                        times_as_long(one["old"], one["step"]),
+                        times_the_rate(one["tokens_as_it_is"], one["tokens"]),
                         f"{one['tokens']:,.0f}",
                         seconds(one["exposed"]),
                         format_memory(one["memory"]),
@@ -105,13 +106,20 @@ def show(context: PageContext, kept: Any) -> Component | None:
         )
         for one in rows
     ]
-    best = min(rows, key=lambda one: one["step"])
     table = dmc.Table(
         [dmc.TableThead(dmc.TableTr([dmc.TableTh(h) for h in heads])), dmc.TableTbody(body)], striped="even"
     )
-    words = f"{len(rows)} kept in this browser. The shortest step: {best['words']}, {seconds(best['step'])}."
+    words = f"{len(rows)} kept in this browser. {fastest(rows)}."
     forget = dmc.Button("Forget all", id="whatif-forget", variant="default", size="xs", mt="xs")
     return card("What-ifs that are kept", words, dmc.TableScrollContainer(table, minWidth=620), forget)
+
+
+def fastest(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say which of those kept is the fastest, by tokens where their batches differ."""
+    best = max(rows, key=lambda one: float(one["tokens"]))
+    if same_tokens(*((one["step"], one["tokens"]) for one in rows)):
+        return f"The shortest step: {best['words']}, {seconds(best['step'])}"
+    return f"The most tokens per second, of steps that differ in tokens: {best['words']}, {best['tokens']:,.0f}"
 
 
 def register_kept(app: Dash, context: PageContext, pool: Pool) -> None:

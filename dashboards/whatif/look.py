@@ -9,7 +9,7 @@ from dash import no_update
 from dash.development.base_component import Component
 
 from dashboards.figures.change import terms
-from dashboards.figures.waterfall import largest, times_as_long
+from dashboards.figures.waterfall import largest, same_tokens, times_as_long, times_the_rate
 from dashboards.parts import percent, seconds
 from dashboards.whatif.pool import Answer, Pool
 from twin.description.problems import DescriptionError
@@ -18,11 +18,18 @@ from twin.description.problems import DescriptionError
 def said(answer: Answer) -> Component:
     """Say in a sentence what changed, and whether the job fits into memory."""
     old, new = answer.old["step_seconds"], answer.new["step_seconds"]
-    words = f"{seconds(old)} as it is, {seconds(new)} so: {times_as_long(old, new)}, {percent(100 * (new / old - 1))}."
+    was, now = answer.old["tokens_per_second"], answer.new["tokens_per_second"]
+    words, of_it = f"{seconds(old)} as it is, {seconds(new)} so", "Most of it"
+    if same_tokens((old, was), (new, now)):
+        words += f": {times_as_long(old, new)}, {percent(100 * (new / old - 1))}."
+    else:
+        words += f", for {new * now / (old * was):.3g} × the tokens: {was:,.0f} tokens/s as it is, {now:,.0f} so, "
+        words += f"{times_the_rate(was, now)}, {percent(100 * (now / was - 1))}."
+        of_it = "Most of the step's difference"
     most = largest(terms(answer.old, answer.new), new - old)
     if most:
         sign = "+" if most.difference_seconds > 0 else ""
-        words += f" Most of it: {most.label}, {sign}{seconds(most.difference_seconds)}."
+        words += f" {of_it}: {most.label}, {sign}{seconds(most.difference_seconds)}."
     memory = answer.new["memory"]
     if memory["fits"]:
         return dmc.Alert(words, color="blue", variant="light", mb="md")

@@ -1,11 +1,15 @@
 """Memory of a rank against counts written out by hand from section 3 of the algorithm."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.profiles import examples
 from twin.cost.memory import advice, largest_micro_sequences, memory_use, with_micro_sequences
+from twin.description.job import Job
+from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 
 SMALL = {"layers": 2, "hidden": 64, "heads": 4, "sequence": 128, "vocabulary": 1000}
@@ -220,3 +224,75 @@ def test_advice_names_more_z(make_job) -> None:
     assert memory_use(make_job({"data": 2, "z": 2}, model=model, overrides=reserve(2.5e6))).fits
     hopeless = make_job({"data": 4}, model=model, overrides=reserve(1e5))
     assert "split the model over more than z·y·x = 1 devices" in advice(hopeless, memory_use(hopeless))
+
+
+def test_advice_says_the_micro_batch_that_it_needs(make_job) -> None:
+    """With z 32 two sequences at a time need 43.2 GB of a device's 40.95, one needs 40.53."""
+    grid = {"data": 4096, "z": 1, "y": 1, "x": 1}
+    job = make_job(grid, model="gpt-40b", per_rank=2, micro_sequences=2, published=True)
+    assert "z 32 with data 128 and micro_sequences 1 would fit" in advice(job, memory_use(job))
+
+
+def followed(job: Job, said: str) -> Job | None:
+    """Load the job with what an advice says, word by word; None if it says nothing that would fit."""
+    if not said.endswith(" would fit"):
+        return None
+    words = re.split(r" with | and ", said.rpartition("; ")[2].removesuffix(" would fit"))
+    keys = {"z": "grid.z", "data": "grid.data", "micro_sequences": "batch.micro_sequences"}
+    changes = [word.replace(":", "").split(" ") for word in words]
+    raw = job.model_dump(mode="json", by_alias=True)
+    return load_job(raw, [f"{keys.get(key, key)}={value}" for key, value in changes])
+
+
+@given(
+    sizes=st.tuples(*[st.sampled_from((1, 2, 4, 8))] * 2, *[st.sampled_from((1, 2))] * 2),
+    per_rank=st.sampled_from((1, 2, 6, 8)),
+    micro=st.integers(0, 3),
+    share=st.floats(0.02, 0.98),
+    options=st.sampled_from(
+        (
+            {},
+            {"recompute": False},
+            {"recompute_keeps": "products"},
+            {"recompute_keeps": "attention"},
+            {"overlap": {"halves": True}},
+            {"divide": {"attention": True, "mlp": True}},
+            {"data_reduction": {"mode": "sharded"}},
+        )
+    ),
+)
+@examples(2, derandomize=True)
+def test_every_advice_that_is_followed_to_the_letter_fits(make_job, sizes, per_rank, micro, share, options) -> None:
+    grid = dict(zip(("data", "z", "y", "x"), sizes, strict=True))
+    described = {"model": {**SMALL, "layers": 4}, "per_rank": per_rank, **options}
+    allowed = [m for m in (1, 2, 3, 4, 6, 8) if per_rank % m == 0]
+    described["micro_sequences"] = allowed[micro % len(allowed)]
+    try:
+        job = make_job(grid, **described)
+    except DescriptionError:
+        return  # halves of one sequence, or of no axis
+    room = share * memory_use(job).per_rank_bytes
+    job = make_job(grid, **described, overrides=reserve(room))
+    use = memory_use(job)
+    other = followed(job, advice(job, use))
+    assert not use.fits
+    assert other is None or memory_use(other).fits
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "megatron"])
+@given(micro=st.sampled_from((1, 2, 4, 8)), share=st.floats(0.02, 0.98), recompute=st.booleans())
+@examples(0.5, derandomize=True)
+def test_advice_of_other_strategies_fits_too(strategy, micro, share, recompute) -> None:
+    grid = {"fsdp": {"weights": 4}, "megatron": {"data": 1, "pipeline": 2, "tensor": 2}}[strategy]
+    raw = {
+        "model": {**SMALL, "layers": 4},
+        "machine": "perlmutter",
+        "ranks": 4,
+        "strategy": strategy,
+        "grid": grid,
+        "batch": {"sequences": 32, "micro_sequences": micro},
+        "recompute": recompute,
+    }
+    job = load_job(raw, reserve(share * memory_use(load_job(raw)).per_rank_bytes))
+    other = followed(job, advice(job, memory_use(job)))
+    assert other is None or memory_use(other).fits

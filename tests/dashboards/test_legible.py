@@ -186,3 +186,23 @@ def test_the_menu_does_not_lie_on_the_page_in_a_narrow_window(browser, server, q
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     visitor.context.close()
     assert visitor.wrong == []
+
+
+@pytest.mark.parametrize("width", [1024, 1440])
+def test_headings_of_sorted_columns_are_whole_and_filters_say_their_unit(browser, server, width: int):
+    """Cells have units with prefixes, a filter takes seconds."""
+    visitor = Visitor(browser, server)
+    visitor.page.set_viewport_size({"width": width, "height": 900})
+    page = visitor.go("/")
+    page.locator(".ag-row").first.wait_for()
+    for column in ("ranks", "error", "peak", "step"):
+        heading = page.locator(f".ag-header-cell[col-id={column}]")
+        heading.locator(".ag-header-cell-text").click()
+        heading.locator(".ag-sort-ascending-icon").wait_for()
+        assert heading.locator(".ag-header-cell-text").evaluate("e => e.scrollWidth <= e.clientWidth"), column
+    heading.locator(".ag-header-cell-filter-button").click()
+    fields = page.locator(".ag-filter input[type=text], .ag-filter input[type=number]")
+    fields.first.wait_for()
+    assert {field.get_attribute("placeholder") for field in fields.all()} == {"in seconds"}
+    visitor.context.close()
+    assert visitor.wrong == []

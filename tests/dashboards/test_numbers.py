@@ -19,10 +19,11 @@ from dashboards.figures.training import Curve, panel
 from dashboards.figures.waterfall import waterfall
 from dashboards.jobs import contents
 from dashboards.pages import PAGES
+from dashboards.pages.runs import columns_of
 from dashboards.pages.scaling import opened, table_of
 from dashboards.pages.timeline_open import open_all
 from dashboards.pages.training import READER
-from dashboards.parts import minus, percent, seconds
+from dashboards.parts import minus, percent, seconds, table
 from dashboards.run_rows import rows_of
 from tests.dashboards import serving
 from tests.dashboards.test_browser import Visitor
@@ -169,3 +170,14 @@ def test_a_part_that_stays_is_not_said_to_take_less():
     named = {key: trace for trace in waterfall(1.0, 2.0, TERMS).data for key in trace.customdata}
     assert named["b"].name == "takes less"
     assert named["c"].showlegend is False
+
+
+def test_filters_of_times_and_bytes_say_which_unit_they_take():
+    """Cells have units with prefixes; the heading has none."""
+    rows = [{"name": "a", "step (s)": 0.1, "held (B)": 1e9, "link (B/s)": 1e9, "ranks": 4}]
+    grid = next(node for node in table("t", rows)._traverse() if getattr(node, "id", None) == "t")
+    said = {column["field"]: column.get("filterParams", {}).get("filterPlaceholder") for column in grid.columnDefs}
+    units = {"step (s)": "in seconds", "held (B)": "in bytes", "link (B/s)": "in bytes per second"}
+    assert said == {"name": None, "ranks": None, **units}
+    step = next(column for column in columns_of("") if column["field"] == "step")
+    assert step["filterParams"] == {"filterPlaceholder": "in seconds"}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from dash import no_update
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.catalog import Catalog
+from dashboards.catalog import ANEW_SECONDS, Catalog
 from dashboards.figures.training import MAX_POINTS, Curve, panel, thinned
 from dashboards.page import PageContext
 from dashboards.pages.training import curve_of, look, predicted_rate, shown
@@ -20,7 +24,7 @@ from dashboards.settings import Settings
 from dashboards.training import record as module
 from dashboards.training.health import health_of
 from dashboards.training.record import Reader, Record, summary_of
-from tests.dashboards.serving import step_line, write_training
+from tests.dashboards.serving import EXAMPLES, step_line, write_training
 from tests.profiles import examples
 from twin.description.problems import DescriptionError
 
@@ -183,6 +187,43 @@ def test_health_is_said_with_its_reasons():
     assert health_of(Record(), None, 0).worries == ("no step is written yet",)
 
 
+UP_AND_DOWN = [5.63, 5.13, 3.81, *np.linspace(8.7, 33.6, 28), *np.linspace(23.7, 6.2, 29)]
+"""Of a training that a learning rate of 0.5 undid: at the end its loss falls, and is that of no training."""
+
+
+def test_a_training_that_was_undone_is_not_healthy_because_its_loss_falls_again():
+    record = record_of(UP_AND_DOWN)
+    assert any("above the 5.13 that it began with" in w for w in health_of(record, None, 0).worries)
+    learned = [*(2 + 4 * 0.97 ** np.arange(150)), *np.linspace(9.0, 4.0, 150)]  # lower than at the begin, yet undone
+    assert any("far above the 2.0" in w for w in health_of(record_of(learned), None, 0).worries)
+
+
+@pytest.mark.parametrize(
+    ("found", "worry"),
+    [
+        ([(0, 5.63), (50, 9.76), (60, 6.16)], "validation 6.16 after 60 steps, above the 5.63 before training"),
+        ([(10, 5.0), (50, 2.0), (60, 2.5)], "validation 2.5 after 60 steps, above its best, 2 after 50"),
+        ([(0, 5.63), (50, math.nan)], "the validation after 50 steps is no number"),
+        ([(0, 5.63), (50, 3.0), (60, 3.01)], None),
+        ([(0, 5.63)], None),
+        ([(0, math.nan), (50, 3.0)], None),
+    ],
+)
+def test_validation_is_held_against_the_first_and_the_best(found, worry):
+    record = record_of(2 + 4 * 0.99 ** np.arange(60))
+    record.validation["validation_loss"] = found
+    assert health_of(record, None, 0).worries == (() if worry is None else (worry,))
+
+
+@pytest.mark.parametrize("steps", [4, 10, 60, 300, 3000])
+def test_noise_alone_is_not_said_to_undo_a_training(steps):
+    """A fine-tuning that changes next to nothing, batches of one sequence: losses a tenth apart."""
+    for seed in range(40):
+        noisy = 1.5 * (1 + 0.1 * np.random.default_rng(seed).standard_normal(steps)) - 0.1 * np.arange(steps) / steps
+        found = health_of(record_of(noisy), None, 0).worries
+        assert not any("began" in worry or "far above" in worry for worry in found)
+
+
 def test_the_predicted_rate_is_that_of_the_same_job(context, names):
     """The example was trained as `testbed/2x2x2x1-predicted` says: 16 sequences of its length over its step."""
     entry = context.catalog.entry(names["training"])
@@ -269,6 +310,39 @@ def test_what_happens_is_seen_live(eventful, tmp_path):
             assert isinstance(drawn, list)
             assert "rank 5 is slow" in str(drawn)
     assert not isinstance(look(context, 2, [name], "steps", seen, "")[0], list)
+
+
+def test_an_open_page_sees_that_a_run_goes_on_or_begins_anew(eventful, tmp_path):
+    """The same command again adds a start to `run.json`, `--force` another job; a look says so."""
+    folder, catalog = eventful
+    context = PageContext(Settings(tmp_path / "runs"), catalog)
+    name, known = only(catalog).name, store(context, "training-mark")
+    described = json.loads((folder / "run.json").read_text())
+    again = {"after_steps": 40, "time": "2026-11-25T09:00:00+0000", "ranks": 6}
+    (folder / "run.json").write_text(json.dumps(described | {"starts": [*described["starts"], again]}))
+    (folder / "stopped.json").unlink()
+    drawn, known, _ = look(context, 1, [name], "steps", known, "")
+    assert "on 6 ranks" in str(drawn)
+    assert "by SIGTERM" not in str(drawn)
+    job = described["job"] | {"grid": {"data": 7, "z": 1, "y": 1, "x": 1}}
+    (folder / "run.json").write_text(json.dumps({"name": "t", "job": job}))
+    drawn, _, _ = look(context, 2, [name], "steps", known, "")
+    assert "7 × 1 × 1 × 1" in str(drawn)
+    assert "on 6 ranks" not in str(drawn)
+
+
+def test_an_open_page_sees_what_is_predicted_meanwhile(trained, tmp_path, monkeypatch):
+    """Nothing of the training itself changes; what was found is looked through anew after a while."""
+    _, catalog, _ = trained
+    context = PageContext(Settings(tmp_path / "runs"), catalog)
+    name, known = only(catalog).name, store(context, "training-mark")
+    shutil.copytree(EXAMPLES / "testbed/2x2x2x1-predicted", tmp_path / "runs" / "predicted")
+    assert look(context, 1, [name], "steps", known, "") == (no_update,) * 3
+    later = time.monotonic() + ANEW_SECONDS
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    drawn, known, _ = look(context, 2, [name], "steps", known, "")
+    assert "of the predicted rate" in str(drawn)
+    assert look(context, 3, [name], "steps", known, "") == (no_update,) * 3
 
 
 def test_a_training_that_is_watched_says_what_it_was_started_with(eventful, tmp_path):

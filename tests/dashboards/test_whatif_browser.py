@@ -31,6 +31,32 @@ def test_a_what_if_is_run_changed_refused_and_saved(visitor, queries, tmp_path: 
     assert [(s.rank, s.slowdown) for s in load_job(tmp_path / "job.yaml").stragglers] == [(3, 2.5)]
 
 
+def test_levers_that_are_emptied_are_as_they_were_and_ranks_go_by_powers_of_two(visitor, queries):
+    page = visitor.go("/whatif", queries["/whatif"])
+    status = page.locator("#whatif-status")
+    expect(status).to_contain_text("+0.0 %", timeout=SIMULATED)
+    rate = page.get_by_role("textbox", name="NIC rate, times")
+    rate.fill("8")
+    page.wait_for_url("**scale-nic=3*", timeout=SIMULATED)
+    rate.fill("")
+    page.wait_for_url("**scale-nic=0*", timeout=SIMULATED)
+    expect(status).to_contain_text("+0.0 %", timeout=SIMULATED)
+    expect(rate).to_have_value("")
+    expect(page.get_by_role("slider", name="NIC rate")).to_have_attribute("aria-valuenow", "0")
+    rate.fill("4")
+    page.wait_for_url("**scale-nic=2*", timeout=SIMULATED)
+    ranks = page.get_by_role("combobox", name="ranks, times", exact=True).or_(
+        page.get_by_role("textbox", name="ranks, times", exact=True)
+    )
+    ranks.click()
+    page.get_by_role("option", name="2 ×", exact=True).click()
+    page.wait_for_url("**scale-ranks=1*", timeout=SIMULATED)
+    expect(status).to_contain_text("as it is,", timeout=SIMULATED)
+    page.get_by_role("slider", name="ranks, times").press("ArrowRight")
+    page.wait_for_url("**scale-ranks=2*", timeout=SIMULATED)
+    expect(ranks).to_have_value("4 ×")
+
+
 def test_a_what_if_that_is_shared_is_the_same(visitor, queries):
     page = visitor.go("/whatif", {**queries["/whatif"], "recompute": "off"})
     expect(page.locator("#whatif-status")).to_contain_text("as it is,", timeout=SIMULATED)

@@ -136,6 +136,30 @@ def test_a_slow_device_is_added(base):
     assert [(s.rank, s.slowdown) for s in job.stragglers] == [(5, 1.5)]
 
 
+def test_a_device_that_nobody_names_is_not_slow(base):
+    """An empty field is as it was: rank 0 was slow where *slow rank* said none."""
+    with pytest.raises(DescriptionError, match="no device is said to be slow"):
+        changed(base, {"stragglers-0-slowdown": "1.2"})
+    assert load_job(changed(base, {"stragglers-0-rank": "5"})).stragglers[0].slowdown == 1.0
+    slow = load_job(changed(base, {"stragglers-0-rank": "5", "stragglers-0-slowdown": "2"}))
+    slower = load_job(changed(slow, {"stragglers-0-slowdown": "3"}))
+    assert [(s.rank, s.slowdown) for s in slower.stragglers] == [(5, 3.0)]
+
+
+def test_ranks_are_multiplied_by_whole_powers_of_two(base):
+    """The box offers these and no others; an address that has another is told in these words."""
+    field = next(f for f in FIELDS if f.key == "scale-ranks")
+    parts = list(control(field, base, {"scale-ranks": "-5"}, {})._traverse())
+    box = next(p for p in parts if getattr(p, "id", None) == {"type": "times", "key": "scale-ranks"})
+    assert [float(one["value"]) for one in box.data] == [2.0**n for n in range(-6, 7)]
+    assert box.value == "0.03125"
+    assert [changed(base, {"scale-ranks": str(n)})["ranks"] for n in range(-6, 7)] == [2**n for n in range(9, 22)]
+    with pytest.raises(DescriptionError, match=r"ranks, times = '1.1': expected a whole power of 2"):
+        changed(base, {"scale-ranks": "0.137504"})
+    with pytest.raises(DescriptionError, match=r"NIC rate: expected 1/64 to 64 times"):
+        changed(base, {"scale-nic": "nan"})
+
+
 def test_another_machine_has_its_own_library(base):
     job = load_job(changed(base, {"machine": "alps", "ranks": "8192", "library": "nccl"}))
     assert (job.machine, job.library) == (load_machine("alps"), "nccl")
@@ -164,7 +188,8 @@ def test_another_machine_has_its_own_library(base):
 def test_nonsense_is_refused_by_name(base, key, text):
     with pytest.raises(DescriptionError) as refused:
         changed(base, {key: text})
-    assert [p.path for p in refused.value.problems] == [key.replace("-", ".")]
+    name = {"scale-nic": "NIC rate"}.get(key, key.replace("-", "."))  # a lever is no key of a job
+    assert [p.path for p in refused.value.problems] == [name]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from dash import no_update
 
@@ -12,6 +14,7 @@ from dashboards.pages.whatif import PAGE, given
 from dashboards.settings import Settings
 from dashboards.whatif.answer import Memory, answer
 from dashboards.whatif.form import KEYS, fields_of
+from dashboards.whatif.kept import show
 from dashboards.whatif.look import after, looked, said
 from dashboards.whatif.pool import Answer, Pool
 from dashboards.whatif.results import drawn, figure_rows, part_rows
@@ -84,6 +87,33 @@ def test_the_answer_is_said_in_a_sentence_and_tables(found):
     assert sum(v for k, v in parts.items() if k != "step") == pytest.approx(parts["step"])
     step = figure_rows(found)[0]
     assert step["change (%)"] == pytest.approx(100 * (step["what if"] / step["as it is"] - 1), abs=0.01)
+
+
+def test_steps_of_other_batches_are_compared_by_tokens(context):
+    """Four times the sequences make a longer step that trains on more tokens a second."""
+    larger = {**JOB, "batch": {"sequences": 32, "micro_sequences": 8}}
+    head, _ = answer(Memory(), JOB, larger)
+    old, new = head["old"], head["new"]
+    words = str(said(Answer(old, new, (), ())).children)
+    rates = [4 * 8 * 32 / new["step_seconds"], 8 * 32 / old["step_seconds"]]
+    assert new["step_seconds"] > old["step_seconds"]
+    assert rates[0] > rates[1]
+    assert f"{rates[0] / rates[1]:.2f} × faster" in words
+    assert "for 4 × the tokens" in words
+    assert "slower" not in words
+    assert f"{rates[1]:,.0f} tokens/s as it is, {rates[0]:,.0f} so" in words
+
+    def kept(name: str, figures: dict[str, Any]) -> dict[str, Any]:
+        found = {"address": name, "words": name, "tokens_as_it_is": old["tokens_per_second"], "memory": 1, "energy": 1}
+        return {**found, "exposed": 0, "step": figures["step_seconds"], "tokens": figures["tokens_per_second"]}
+
+    both = [kept("as it is", old), kept("larger", new)]
+    side_by_side = text_of(show(context, both)).replace("\\u00d7", "×")
+    assert f"{rates[0] / rates[1]:.2f} × faster" in side_by_side
+    assert "slower" not in side_by_side
+    assert f"The most tokens per second, of steps that differ in tokens: larger, {rates[0]:,.0f}." in side_by_side
+    slower = answer(Memory(), JOB, SLOWER)[0]["new"]
+    assert "The shortest step: as it is, " in text_of(show(context, [kept("slow", slower), kept("as it is", old)]))
 
 
 def test_the_timeline_has_the_ranks_of_both(found):

@@ -8,7 +8,7 @@ from twin.description.grid import divisors
 from twin.description.job import Job
 from twin.description.offload import Tier
 from twin.description.units import format_memory
-from twin.strategies import strategy_of
+from twin.strategies import check_grid, strategy_of
 
 
 @dataclass(frozen=True)
@@ -127,15 +127,30 @@ def advice(job: Job, use: MemoryUse) -> str:
         return tier_advice(tier, use.tiers[tier])
     over = format_memory(use.per_rank_bytes - use.capacity_bytes)
     head = f"needs {over} more than the device has, most of it for {use.largest_category}"
-    micro = largest_micro_sequences(job)
-    if micro is not None and micro < job.concrete_micro_sequences:
+    own = job.concrete_micro_sequences
+    if (micro := _fitting(job, own)) is not None:
         return f"{head}; micro_sequences {micro} would fit"
     if not job.recompute:
         again = job.model_copy(update={"recompute": True})
-        if (micro := largest_micro_sequences(again)) is not None:
+        if (micro := _fitting(again)) is not None:
             return f"{head}; recompute: true with micro_sequences {micro} would fit"
     strategy = strategy_of(job)
     for words, other in strategy.advice(job):
-        if largest_micro_sequences(other) is not None:
-            return f"{head}; {words} would fit"
+        if (micro := _fitting(other, own)) is not None:
+            smaller = "" if micro == own else f" and micro_sequences {micro}"
+            return f"{head}; {words}{smaller} would fit"
     return f"{head}; {strategy.why_not(job)}"
+
+
+def _fitting(job: Job, own: int | None = None) -> int | None:
+    """Return a micro-batch that fits and breaks no rule: with `own` that one or a smaller one; None if none does.
+
+    Of several the largest, under a pipeline the smallest.
+    """
+    grid = job.concrete_grid
+    choices = [m for m in divisors(job.batch.sequences // grid.replicas) if own is None or m <= own]
+    for micro in sorted(choices, key=lambda m: (m != own, m if grid.depth > 1 else -m)):
+        placed = with_micro_sequences(job, micro)
+        if not check_grid(placed) and memory_use(placed).fits:
+            return micro
+    return None
