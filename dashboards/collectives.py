@@ -10,17 +10,17 @@ import numpy as np
 
 from dashboards.catalog import Entry
 from dashboards.events import Events, Ints
-from twin.compare.kinds import OWN, collective_kind
+from dashboards.members import Members, job_of
+from twin.compare.kinds import MESSAGE, OWN, collective_kind
 from twin.cost.collective import collective_cost
+from twin.cost.placement import Placement
 from twin.cost.tiers import host_link_rate
-from twin.description.grid import Axes
+from twin.description.grid import Axis
 from twin.description.job import Job
-from twin.description.problems import DescriptionError
-from twin.description.strangers import refuse_paths
+from twin.description.library import CollectiveKind
 from twin.engine.priced import Priced
 from twin.engine.program import START
 from twin.engine.single import BUS_FACTOR
-from twin.strategies import load_job
 
 CURVE_BYTES = tuple(float(2**n) for n in range(10, 33))
 LINK_NAMES = {
@@ -46,7 +46,8 @@ class Row:
     kind: str
     axis: str
     stream: str
-    members: int
+    members: int | None
+    """Of a group; None where nobody knows."""
     bytes: float
     count: float
     """Of one rank in one step."""
@@ -61,12 +62,15 @@ class Row:
     total_queue_ns: float
 
     @property
-    def bus_bytes_per_second(self) -> float:
-        """Bus bandwidth of the median transfer."""
-        share = (self.members - 1) / self.members
-        return (
-            BUS_FACTOR.get(self.kind, 1.0) * share * self.bytes / (self.transfer_ns / 1e9) if self.transfer_ns else 0.0
-        )
+    def bus_bytes_per_second(self) -> float | None:
+        """Bus bandwidth of the median transfer, of a message its bytes a second.
+
+        None of what uses no bus, and where nobody knows over how many ranks it runs.
+        """
+        if self.members is None or self.members < 2 or not self.transfer_ns:
+            return None
+        share = 1.0 if self.kind == MESSAGE else BUS_FACTOR.get(self.kind, 1.0) * (self.members - 1) / self.members
+        return share * self.bytes / (self.transfer_ns / 1e9)
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,8 @@ class Collectives:
         return sum(row.total_queue_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
 
-def collectives_of(events: Events, grid: Axes) -> Collectives:
-    """Group a run's collectives by name, stream and size."""
+def collectives_of(events: Events, members: Members) -> Collectives:
+    """Group a run's collectives by name, stream and size; `members` says over how many ranks a stream's run."""
     ranks, steps = len(events.ranks), len(events.steps)
     chosen = np.flatnonzero(events.kind.are("collective"))
     if not len(chosen):
@@ -112,15 +116,16 @@ def collectives_of(events: Events, grid: Axes) -> Collectives:
         waiting = np.maximum(events.start_ns[at] - events.arrival_ns[at], 0)
         first = int(at[0])
         axis, name = events.axis[first], events.name[first]
+        kind = collective_kind(name, axis)
         queue = waiting if axis in OWN else all_queues[at]
         skew = waiting - queue
         rows.append(
             Row(
                 name=name,
-                kind=collective_kind(name, axis),
+                kind=kind,
                 axis=axis,
                 stream=events.stream[first],
-                members=grid.size(axis) if axis in grid.axes else 1,
+                members=1 if axis in OWN else 2 if kind == MESSAGE else members.get(events.stream[first]),
                 bytes=float(events.bytes[first]),
                 count=len(at) / max(ranks * steps, 1),
                 transfer_ns=float(np.median(transfer)),
@@ -151,19 +156,6 @@ def _queues(events: Events, chosen: Ints) -> Ints:
     return queues
 
 
-def job_of(entry: Entry) -> Job | None:
-    """Return the job of a run as the twin knows it; None where it does not."""
-    described = entry.head.get("job")
-    if not isinstance(described, dict):
-        return None
-    raw = {key: value for key, value in described.items() if key != "train"}
-    try:
-        refuse_paths(entry.label, raw)
-        return load_job(raw)
-    except DescriptionError:
-        return None
-
-
 def predicted_curve(entry: Entry) -> list[dict[str, Any]]:
     """Bus bandwidth against bytes of each collective and axis, alone on this run's placement."""
     job = job_of(entry)
@@ -171,21 +163,24 @@ def predicted_curve(entry: Entry) -> list[dict[str, Any]]:
         return []
     library = job.machine.libraries[job.library or job.machine.library]
     work = Priced.of(job)
-    used = dict.fromkeys((kind, work.cast.communicators[c]) for c, kind, _ in work.calls)
-    curves, drawn = [], set()
+    used = dict.fromkeys((kind, work.cast.communicators[c]) for c, kind, _ in work.calls if kind in BUS_FACTOR)
+    # a message has no bus; communicators of one axis may have groups of their own
+    drawn: dict[tuple[CollectiveKind, Axis, Placement], int] = {}
     for kind, communicator in used:
-        axis, groups = communicator.axis, work.groups[communicator.partition]
-        if (kind, axis) in drawn or kind not in BUS_FACTOR:  # a message has no bus
-            continue
-        drawn.add((kind, axis))
-        members = groups.members.shape[1]
-        placement = groups.placements[groups.pattern[0]]
+        groups = work.groups[communicator.partition]
+        drawn.setdefault((kind, communicator.axis, groups.placements[groups.pattern[0]]), groups.members.shape[1])
+    curves = []
+    for (kind, axis, placement), members in drawn.items():
         found = [collective_cost(job.machine, library, kind, size, placement) for size in CURVE_BYTES]
         factor = BUS_FACTOR[kind] * (members - 1) / members
+        others = sum(one[:2] == (kind, axis) for one in drawn) > 1
+        nodes = f"{placement.node_count} {'node' if placement.node_count == 1 else 'nodes'}"
         curves.append(
             {
                 "kind": kind,
                 "axis": axis,
+                "members": members,
+                "name": f"{kind}, {axis}" + (f", {members} members on {nodes}" if others else ""),
                 "bytes": list(CURVE_BYTES),
                 "bus": [factor * size / one.seconds for size, one in zip(CURVE_BYTES, found, strict=True)],
                 "algorithm": [f"{one.algorithm}, {one.protocol}" for one in found],

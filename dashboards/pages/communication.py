@@ -11,8 +11,9 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
 from dashboards.collectives import Collectives, collectives_of, link_loads, predicted_curve
-from dashboards.events import events_of, grid_of
+from dashboards.events import events_of
 from dashboards.figures.bandwidth import MAX_BARS, bandwidth, skew
+from dashboards.members import members_of
 from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from twin.description.problems import fail
@@ -52,7 +53,8 @@ def shown(context: PageContext, query: Query) -> Component:
 
 def _collectives(context: PageContext, entry: Entry) -> Collectives:
     def made() -> Collectives:
-        return collectives_of(events_of(context.catalog, entry), grid_of(entry))
+        events = events_of(context.catalog, entry)
+        return collectives_of(events, members_of(entry, events))
 
     return context.catalog.kept(entry, "collectives", made)
 
@@ -64,7 +66,7 @@ def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
             "run": label,
             "collective": one.name,
             "axis": one.axis,
-            "members": one.members,
+            "members": "–" if one.members is None else one.members,
             "stream": one.stream,
             "size (B)": one.bytes,
             "times a rank and step": round(one.count, 2),
@@ -72,7 +74,7 @@ def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
             "transfer, 90 % (s)": one.transfer_p90_ns / 1e9,
             "skew, median (s)": one.skew_ns / 1e9,
             "queue, median (s)": one.queue_ns / 1e9,
-            "bus bandwidth (B/s)": one.bus_bytes_per_second,
+            "bus bandwidth (B/s)": one.bus_bytes_per_second or "–",
         }
         for one in found.rows
     ]

@@ -16,10 +16,11 @@ import pytest
 from dashboards.anatomy import Anatomies, Anatomy
 from dashboards.catalog import Catalog
 from dashboards.collectives import BUS_FACTOR, Collectives, Row, collectives_of, link_loads, predicted_curve
-from dashboards.events import columns, events_of, grid_of
+from dashboards.events import columns, events_of
 from dashboards.figures.bandwidth import bandwidth, skew
 from dashboards.figures.parity import parity
 from dashboards.figures.waterfall import in_order, largest, waterfall
+from dashboards.members import members_of
 from dashboards.page import PageContext
 from dashboards.pages import memory
 from dashboards.pages.compare import steps_of
@@ -42,7 +43,6 @@ from twin.compare.terms import Term
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
-from twin.strategies.four_d.grid import Grid
 
 PAIRS = [
     ("testbed/2x2x2x1-predicted", "testbed/2x2x2x1-measured"),
@@ -138,19 +138,19 @@ def test_ops_are_paired_by_name_with_medians():
 
 def test_collectives_are_counted_by_hand():
     """Rank 0 comes 7 ns before rank 1, and the transfer takes 6 ns: 8 bytes over two ranks."""
-    found = collectives_of(columns(table(by_hand_measured())), Grid(x=2))
+    found = collectives_of(columns(table(by_hand_measured())), {"x": 2})
     (row,) = found.rows
     assert (row.kind, row.axis, row.members, row.bytes, row.count) == ("all_reduce", "x", 2, 8.0, 1.0)
     assert (row.transfer_ns, row.skew_ns, row.total_transfer_ns, row.total_skew_ns) == (6.0, 3.5, 12.0, 7.0)
     assert row.bus_bytes_per_second == pytest.approx(2.0 * 0.5 * 8.0 / 6e-9)
     assert found.transfer_seconds_per_rank == pytest.approx(6e-9)
     assert found.skew_seconds_per_rank == pytest.approx(3.5e-9)
-    assert collectives_of(columns(table({0: []})), Grid(x=2)).rows == ()
+    assert collectives_of(columns(table({0: []})), {"x": 2}).rows == ()
 
 
 def test_times_of_collectives_are_drawn_with_their_unit():
     """As the test above counts them, of a rank: 6 ns of transfer, and 3.5 ns until the last member came."""
-    figure = skew([("measured", collectives_of(columns(table(by_hand_measured())), Grid(x=2)))])
+    figure = skew([("measured", collectives_of(columns(table(by_hand_measured())), {"x": 2}))])
     drawn = {bar.name: bar.x[0] for bar in figure.data}
     assert drawn == {"measured: transfer": pytest.approx(6e-9), "measured: skew": pytest.approx(3.5e-9)}
     assert (figure.layout.xaxis.ticksuffix, figure.layout.xaxis.tickformat) == ("s", "~s")
@@ -164,7 +164,7 @@ def test_collectives_of_a_real_run_by_a_dictionary(context: PageContext):
     for i in np.flatnonzero(events.kind.are("collective")):
         key = (events.name[i], events.stream[i], float(events.bytes[i]))
         by_key.setdefault(key, []).append(int(events.end_ns[i] - events.start_ns[i]))
-    rows = {(r.name, r.stream, r.bytes): r for r in collectives_of(events, grid_of(entry)).rows}
+    rows = {(r.name, r.stream, r.bytes): r for r in collectives_of(events, members_of(entry, events)).rows}
     assert rows.keys() == by_key.keys()
     for key, times in by_key.items():
         assert rows[key].transfer_ns == statistics.median(times)
