@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from dashboards.catalog import Entry
-from dashboards.events import Events, Ints
+from dashboards.events import Events
 from dashboards.members import Members, job_of
+from dashboards.waiting import held, queues
 from twin.compare.kinds import MESSAGE, OWN, collective_kind
 from twin.cost.collective import collective_cost
 from twin.cost.placement import Placement
@@ -37,10 +39,15 @@ HOST_LINK = {
 }
 """Copies that cross the link between a device and its host, by direction: no rank shares it with another."""
 
+MICRO_BATCH = re.compile(r"^(messages/)micro\d+/")
+
 
 @dataclass(frozen=True)
 class Row:
-    """Collectives of one name and size. Times are medians over ranks, layers and steps, nanoseconds."""
+    """Collectives of one name and size, messages of all micro-batches together.
+
+    Times are medians over ranks, layers and steps, nanoseconds.
+    """
 
     name: str
     kind: str
@@ -54,12 +61,15 @@ class Row:
     transfer_ns: float
     transfer_p90_ns: float
     skew_ns: float
-    """From when a rank is ready until the last member is."""
+    """For which the rank stands still until the last member comes."""
     queue_ns: float
     """From a rank's own arrival until what it has begun before on the same stream is done."""
     total_transfer_ns: float
     total_skew_ns: float
     total_queue_ns: float
+    ahead_ns: float = 0.0
+    """From a rank's arrival until the last member comes, while it does other things: it has asked ahead of its need."""
+    total_ahead_ns: float = 0.0
 
     @property
     def bus_bytes_per_second(self) -> float | None:
@@ -88,13 +98,18 @@ class Collectives:
 
     @property
     def skew_seconds_per_rank(self) -> float:
-        """Of one rank in one step, until last members come."""
+        """Of one rank in one step, which stands still until last members come."""
         return sum(row.total_skew_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
     @property
     def queued_seconds_per_rank(self) -> float:
         """Of one rank in one step, in which collectives, copies and updates queue behind what it began before."""
         return sum(row.total_queue_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
+
+    @property
+    def ahead_seconds_per_rank(self) -> float:
+        """Of one rank in one step, in which what was asked for ahead waits for last members and nobody for it."""
+        return sum(row.total_ahead_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
 
 def collectives_of(events: Events, members: Members) -> Collectives:
@@ -103,9 +118,13 @@ def collectives_of(events: Events, members: Members) -> Collectives:
     chosen = np.flatnonzero(events.kind.are("collective"))
     if not len(chosen):
         return Collectives((), ranks, steps)
-    all_queues = np.zeros(len(events), dtype=np.int64)
-    all_queues[chosen] = _queues(events, chosen)
-    keys = np.stack([events.name.code[chosen], events.stream.code[chosen]], axis=1).astype(np.float64)
+    queued = queues(events, chosen)
+    all_queues, all_held = np.zeros((2, len(events)), dtype=np.int64)
+    all_queues[chosen], all_held[chosen] = queued, held(events, chosen, queued)
+    names = [without_micro_batch(word) for word in events.name.words]
+    number = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    name_code = np.array([number[name] for name in names])[events.name.code[chosen]]
+    keys = np.stack([name_code, events.stream.code[chosen]], axis=1).astype(np.float64)
     _, inverse = np.unique(np.column_stack([keys, events.bytes[chosen]]), axis=0, return_inverse=True)
     order = np.argsort(inverse.reshape(-1), kind="stable")
     bounds = np.flatnonzero(np.diff(inverse.reshape(-1)[order], prepend=-1, append=-2))
@@ -115,10 +134,11 @@ def collectives_of(events: Events, members: Members) -> Collectives:
         transfer = events.end_ns[at] - events.start_ns[at]
         waiting = np.maximum(events.start_ns[at] - events.arrival_ns[at], 0)
         first = int(at[0])
-        axis, name = events.axis[first], events.name[first]
+        axis, name = events.axis[first], without_micro_batch(events.name[first])
         kind = collective_kind(name, axis)
         queue = waiting if axis in OWN else all_queues[at]
-        skew = waiting - queue
+        skew = all_held[at] if axis not in OWN else np.zeros_like(queue)
+        ahead = waiting - queue - skew
         rows.append(
             Row(
                 name=name,
@@ -135,25 +155,20 @@ def collectives_of(events: Events, members: Members) -> Collectives:
                 total_transfer_ns=float(transfer.sum()),
                 total_skew_ns=float(skew.sum()),
                 total_queue_ns=float(queue.sum()),
+                ahead_ns=float(np.median(ahead)),
+                total_ahead_ns=float(ahead.sum()),
             )
         )
     return Collectives(tuple(sorted(rows, key=lambda r: -r.total_transfer_ns)), ranks, steps)
 
 
-def _queues(events: Events, chosen: Ints) -> Ints:
-    """Nanoseconds that each of these collectives queues behind the one before it on its rank's stream.
+def without_micro_batch(name: str) -> str:
+    """Return the name that messages of one chunk have in common, whichever their micro-batch.
 
-    A stream runs one at a time. Where the one before ends later than this one starts, the stream does not, and none
-    queues.
+    >>> without_micro_batch("messages/micro12/B2/receive"), without_micro_batch("qkv/all_gather_z")
+    ('messages/B2/receive', 'qkv/all_gather_z')
     """
-    order = np.lexsort((chosen, events.stream.code[chosen], events.rank[chosen]))
-    at = chosen[order]
-    follows = (np.diff(events.rank[at], prepend=-1) == 0) & (np.diff(events.stream.code[at], prepend=-1) == 0)
-    before = np.where(follows, np.roll(events.end_ns[at], 1), events.arrival_ns[at])
-    serial = before <= events.start_ns[at]
-    queues = np.empty(len(at), dtype=np.int64)
-    queues[order] = np.where(serial, np.maximum(before - events.arrival_ns[at], 0), 0)
-    return queues
+    return MICRO_BATCH.sub(r"\1", name)
 
 
 def predicted_curve(entry: Entry) -> list[dict[str, Any]]:

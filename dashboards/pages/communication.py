@@ -18,6 +18,9 @@ from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from twin.description.problems import fail
 
+MIN_AHEAD = 0.01
+"""Of the transfers: between asking and waiting, a measured rank always has some microseconds."""
+
 
 def shown(context: PageContext, query: Query) -> Component:
     """Show the collectives of one run or of two."""
@@ -74,6 +77,7 @@ def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
             "transfer, 90 % (s)": one.transfer_p90_ns / 1e9,
             "skew, median (s)": one.skew_ns / 1e9,
             "queue, median (s)": one.queue_ns / 1e9,
+            "asked ahead, median (s)": one.ahead_ns / 1e9,
             "bus bandwidth (B/s)": one.bus_bytes_per_second or "–",
         }
         for one in found.rows
@@ -101,12 +105,16 @@ def _drawn(found: Sequence[Collectives]) -> str:
 
 def _total(label: str, found: Collectives) -> str:
     transfer, waiting = found.transfer_seconds_per_rank, found.skew_seconds_per_rank
-    said = (
-        f"{label}: a rank and step has {seconds(transfer)} of transfers, and {seconds(waiting)} until last members come"
-    )
+    said = f"{label}: a rank and step has {seconds(transfer)} of transfers"
+    said += f", and stands still for {seconds(waiting)} until last members come"
     if found.queued_seconds_per_rank:
         queued = seconds(found.queued_seconds_per_rank)
         said += f"; they queue for {queued} behind what the rank began before on the same stream"
+    if found.ahead_seconds_per_rank >= MIN_AHEAD * transfer:
+        ahead = seconds(found.ahead_seconds_per_rank)
+        said += (
+            f"; what it asks for ahead, such as receives, waits {ahead} for last members while the rank does other work"
+        )
     return said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,39 @@ def test_messages_have_two_ends_and_gradients_the_ranks_that_hold_them(catalog: 
         assert row.bus_bytes_per_second == pytest.approx(row.bytes / (row.transfer_ns / 1e9))
     assert {row.members for row in rows if row.axis == "tensor"} == {2}
     assert {row.members for row in rows if row.stream == "pipeline_model"} == {8}  # of four stages, two tensor ranks
+
+
+def test_a_rank_stands_still_as_long_as_simulate_says(catalog: Catalog, predicted: Prediction) -> None:
+    """Receives are asked for many passes ahead: until their messages come, the device computes."""
+    rows = rows_of(catalog)
+    waiting = predicted.figures.peers_by_axis
+    (entry,) = catalog.entries()
+    ranks = len(events_of(catalog, entry).ranks)
+    for axis in ("pipeline", "tensor", "data"):
+        held = sum(row.total_skew_ns for row in rows if row.axis == axis) / 1e9 / ranks
+        assert held == pytest.approx(waiting.get(axis, 0.0), abs=2e-3 * predicted.step_seconds)
+    found = sum(row.total_ahead_ns for row in rows if row.name.endswith("/receive"))
+    assert found > 0.1 * sum(row.total_skew_ns for row in rows)
+    page = communication.shown(PageContext(Settings(catalog.root), catalog), {"run": entry.name})
+    assert "what it asks for ahead, such as receives, waits" in text_of(page)
+
+
+def test_a_receive_that_is_asked_for_ahead_by_hand() -> None:
+    """Asked for at 0, needed from 50, sent at 70, there at 80; the second is asked for at 0 too and queues until 80."""
+    rank = [
+        *collective("messages/micro0/F/receive", 0, 70, 80, (50, 80), axis="pipeline"),
+        *collective("messages/micro1/F/receive", 0, 90, 95, (92, 95), axis="pipeline"),
+    ]
+    rows = [replace(row, op=row.op.replace("messages/", "micro0/fwd/messages/")) for row in rank]
+    (row,) = collectives_of(columns(table({0: rows})), {}).rows
+    assert (row.name, row.count) == ("messages/F/receive", 2.0)
+    assert (row.total_skew_ns, row.total_queue_ns, row.total_ahead_ns) == (20.0, 80.0, 50.0 + 10.0)
+
+
+def test_messages_of_all_micro_batches_have_one_name(catalog: Catalog) -> None:
+    """Two directions of two chunks, and the two ends of each."""
+    names = {row.name for row in rows_of(catalog) if row.kind == "message"}
+    assert names == {f"messages/{way}{chunk}/{end}" for way in "FB" for chunk in (0, 1) for end in ("send", "receive")}
 
 
 def test_every_group_of_an_axis_has_a_line_of_its_own(catalog: Catalog) -> None:

@@ -137,22 +137,23 @@ def test_ops_are_paired_by_name_with_medians():
 
 
 def test_collectives_are_counted_by_hand():
-    """Rank 0 comes 7 ns before rank 1, and the transfer takes 6 ns: 8 bytes over two ranks."""
+    """Rank 0 comes 7 ns before rank 1, its device 6; and the transfer takes 6 ns: 8 bytes over two ranks."""
     found = collectives_of(columns(table(by_hand_measured())), {"x": 2})
     (row,) = found.rows
     assert (row.kind, row.axis, row.members, row.bytes, row.count) == ("all_reduce", "x", 2, 8.0, 1.0)
-    assert (row.transfer_ns, row.skew_ns, row.total_transfer_ns, row.total_skew_ns) == (6.0, 3.5, 12.0, 7.0)
+    assert (row.transfer_ns, row.skew_ns, row.total_transfer_ns, row.total_skew_ns) == (6.0, 3.0, 12.0, 6.0)
+    assert row.total_ahead_ns == 1.0  # from asking until the device is there
     assert row.bus_bytes_per_second == pytest.approx(2.0 * 0.5 * 8.0 / 6e-9)
     assert found.transfer_seconds_per_rank == pytest.approx(6e-9)
-    assert found.skew_seconds_per_rank == pytest.approx(3.5e-9)
+    assert found.skew_seconds_per_rank == pytest.approx(3e-9)
     assert collectives_of(columns(table({0: []})), {"x": 2}).rows == ()
 
 
 def test_times_of_collectives_are_drawn_with_their_unit():
-    """As the test above counts them, of a rank: 6 ns of transfer, and 3.5 ns until the last member came."""
+    """As the test above counts them, of a rank: 6 ns of transfer, and 3 ns until the last member came."""
     figure = skew([("measured", collectives_of(columns(table(by_hand_measured())), {"x": 2}))])
     drawn = {bar.name: bar.x[0] for bar in figure.data}
-    assert drawn == {"measured: transfer": pytest.approx(6e-9), "measured: skew": pytest.approx(3.5e-9)}
+    assert drawn == {"measured: transfer": pytest.approx(6e-9), "measured: skew": pytest.approx(3e-9)}
     assert (figure.layout.xaxis.ticksuffix, figure.layout.xaxis.tickformat) == ("s", "~s")
     assert all("s<extra>" in bar.hovertemplate for bar in figure.data)
 
