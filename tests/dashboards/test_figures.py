@@ -28,14 +28,17 @@ from dashboards.pages.memory import beyond, stacked, variants
 from dashboards.pages.rank_map import axis_means
 from dashboards.pages.runs import choices
 from dashboards.pages.trust import both_ways, spearman
+from dashboards.pages.trust import shown as trust_page
 from dashboards.pages.verdict import compared, shown, term_row
 from dashboards.pairs import pairs_of
 from dashboards.rank_table import RANKS, rank_table_of
 from dashboards.run_rows import differences
+from dashboards.settings import Settings
 from dashboards.timeline.lanes import lanes
 from dashboards.timeline.opened import opened as opened_pair
 from dashboards.timeline.view import View
-from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, table, write
+from tests.compare.compare_traces import Row as Event
+from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, manifest, table, write
 from tests.dashboards.test_pages import text_of
 from tests.offloaded_job import OFFLOADED
 from twin.cli import main
@@ -214,10 +217,32 @@ def test_damaged_rank_tables_are_refused(tmp_path: Path, bad: str):
 
 
 def test_jobs_that_were_predicted_and_measured(context: PageContext):
-    found = {name: (p, m) for name, p, m in both_ways(context.catalog)}
+    found = {one.name: one for one in both_ways(context.catalog)}
     assert len([name for name in found if "by-hand" in name]) == 1
     assert len(found) >= 8
     assert spearman(np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])) == pytest.approx(-1.0)
+
+
+def test_only_runs_of_one_work_have_an_order(tmp_path: Path):
+    """By hand: of three grids of two sequences the second best is predicted best; two of four sequences have no order.
+
+    Predicted lengths of a step, and measured ones, in ns.
+    """
+    runs = {("a", 2): (50, 70), ("b", 2): (60, 60), ("c", 2): (70, 90), ("d", 4): (10, 500), ("e", 4): (20, 400)}
+    for (name, sequences), lengths in runs.items():
+        changes = {"name": name, "batch": {"sequences": sequences, "micro_sequences": 1}}
+        for kind, length in zip(("predicted", "measured"), lengths, strict=True):
+            rank = [Event("micro0/fwd/qkv/gemm", "compute", 0, length)]
+            write(tmp_path / f"{name}-{kind}", kind, table({0: rank, 1: rank}), job=manifest(kind, changes)["job"])
+    context = PageContext(Settings(tmp_path), Catalog(tmp_path))
+    page = trust_page(context, {})
+    assert "5 runs were both predicted and measured. Of the 3 of 1 layers" in text_of(page)
+    assert "8 tokens, 2 sequences on 2 ranks of laptop, rank correlation 0.500; the best" in text_of(page)
+    assert "the best predicted is number 2 of the measured." in text_of(page)
+    assert text_of(page).count("rank correlation") == 2  # said of the figure, and above it
+    (grid,) = [part for part in page._traverse() if getattr(part, "id", "") == "runs-table"]
+    places = {row["job"][0]: (row["predicted place"], row["measured place"], row["of"]) for row in grid.rowData}
+    assert places == {"a": (1, 2, 3), "b": (2, 1, 3), "c": (3, 3, 3), "d": (1, 2, 2), "e": (2, 1, 2)}
 
 
 def test_memory_of_other_options():
