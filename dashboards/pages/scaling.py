@@ -122,7 +122,11 @@ def _facts(found: Opened) -> list[Component]:
     sources = list(dict.fromkeys(str(row["measured_source"]) for row in found.done if row.get("measured_source")))
     said = [f"Measured: {', '.join(sources[:5])}."] if sources else []
     if found.study.seeds > 1:
-        said.append(f"Bands: from the 10th to the 90th percentile over {found.study.seeds} draws.")
+        draws = found.study.seeds
+        said.append(
+            f"Figures of a point are those of the draw of median step of {draws}; bands: from the 10th to the "
+            "90th percentile over them."
+        )
     return [dmc.Text(" ".join(said), size="sm")] if said else []
 
 
