@@ -66,6 +66,8 @@ def pair_of(text: str, found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
 
 def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> str:
     """Say in a sentence what there is and which is fastest."""
+    if not kept:
+        return f"The filters leave none of {len(found):,} candidates."
     drawn = drawable(kept)
     axes = f" ({found[0].axes})" if found and not found[0].several else ""
     seen = f"{min(len(drawn), MAX_POINTS):,}"
@@ -84,6 +86,8 @@ def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) 
 def model_summary(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate]) -> str:
     """Say where the published communication model's best lie in simulated time, for each number of ranks by itself."""
     top = model_top(kept)
+    if not kept:
+        return "The filters leave no candidate."
     if not top:
         return "No candidate of the published communication model's first ten is shown."
     if not any(c.rank for c in top):
@@ -204,6 +208,8 @@ def _refused_card(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate
 
 
 def _refused_words(kept: Sequence[SavedCandidate]) -> str:
+    if not kept:
+        return "The filters leave no candidate."
     rows = [c for c in kept if not c.feasible]
     counts = [
         f"{sum(c.hindrance == kind for c in rows):,} for {words}"

@@ -197,6 +197,24 @@ def test_places_of_the_models_best_are_those_of_their_number_of_ranks(tmp_path):
     )
 
 
+def test_where_filters_leave_nothing_a_sentence_says_so_and_no_axis_is_invented(search):
+    known = read(search)
+    context, query = search
+    kept = filtered(known, {"z": "2", "y": "8"})
+    assert kept == []
+    for draw in (pareto, parallel, orders):
+        figure = draw(kept)
+        assert len(figure.data) == 0
+        assert (figure.layout.xaxis.visible, figure.layout.yaxis.visible) == (False, False)
+        assert len(figure.layout.annotations) == 1
+    assert summary_of(known, kept) == "The filters leave none of 5 candidates."
+    assert model_summary(kept, known) == "The filters leave no candidate."
+    assert "All of them can run." not in text_of(PAGE.shown(context, {**query, "z": "2", "y": "8"}))
+    refused = filtered(known, {"y": "8"})  # the one that cannot run
+    assert len(parallel(refused).data) == 0
+    assert summary_of(known, refused) == "5 candidates, 4 can run; 0 drawn."
+
+
 def test_ends_of_axes_have_units_that_suit_them(tmp_path):
     """Of a small job memory ended at 0.01871, and the step at 0.2431."""
     small = [
