@@ -25,7 +25,7 @@ from dashboards.page import PageContext
 from dashboards.pages import memory
 from dashboards.pages.compare import steps_of
 from dashboards.pages.memory import beyond, stacked, variants
-from dashboards.pages.rank_map import axis_means
+from dashboards.pages.rank_map import axis_means, spread_card
 from dashboards.pages.runs import choices
 from dashboards.pages.trust import both_ways, spearman
 from dashboards.pages.trust import shown as trust_page
@@ -38,7 +38,7 @@ from dashboards.timeline.lanes import lanes
 from dashboards.timeline.opened import opened as opened_pair
 from dashboards.timeline.view import View
 from tests.compare.compare_traces import Row as Event
-from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, manifest, table, write
+from tests.compare.compare_traces import by_hand_measured, by_hand_predicted, collective, manifest, table, write
 from tests.dashboards.test_pages import text_of
 from tests.offloaded_job import OFFLOADED
 from twin.cli import main
@@ -187,8 +187,28 @@ def test_the_models_curve_rises_to_what_links_carry(context: PageContext):
 def test_ranks_by_adding_up_events(context: PageContext):
     table_of = rank_table_of(context.catalog, opened(context, "by-hand/measured"))
     assert table_of.figures["compute_seconds"].tolist() == pytest.approx([15e-9, 15e-9])
-    assert table_of.figures["peers_x_seconds"].tolist() == pytest.approx([7e-9, 0.0])
+    assert table_of.figures["peers_x_seconds"].tolist() == pytest.approx([6e-9, 0.0])
     assert table_of.figures["exposed_x_seconds"].tolist() == pytest.approx([13e-9, 5e-9])
+
+
+def test_the_spread_of_one_rank_is_a_sentence_and_means_are_called_so(context: PageContext):
+    """Of one rank a bar went from 1 to 2 s; the median of means along an axis was that of all."""
+    page = text_of(spread_card(np.array([2.5, np.nan]), "compute_seconds"))
+    assert "2.5 s is compute of the only rank that is known: nothing is spread." in page
+    assert "figure" not in page
+    assert "all 2 ranks that are known" in text_of(spread_card(np.array([2.5, 2.5]), "compute_seconds"))
+    found = rank_table_of(context.catalog, opened(context, "gpt-320b-frontier-every-rank"))
+    for row in axis_means(found, found.names[0]):
+        assert [name.removesuffix(" (s)") for name in row][2:4] == ["mean there", "median of the means"]
+
+
+def test_what_ranks_wait_for_members_is_what_their_devices_do(tmp_path: Path):
+    """A message asked for at 0 that comes at 50 while the device computes until 40: it stands still for 10."""
+    asked = collective("messages/micro0/F/receive", 0, 50, 60, (40, 60))
+    write(tmp_path / "ahead", "measured", table({0: [Event("a/fwd/a", "compute", 0, 40), *asked], 1: asked}))
+    catalog = Catalog(tmp_path)
+    found = rank_table_of(catalog, catalog.entries()[0])
+    assert found.figures["peers_x_seconds"].tolist() == pytest.approx([10e-9, 10e-9])
 
 
 def test_ranks_as_a_simulation_wrote_them(context: PageContext):
