@@ -72,8 +72,8 @@ def take_apart(events: Events, weights: Mapping[int, int]) -> Anatomies:
 
 def _step(events: Events, number: int, weights: Mapping[int, int]) -> Anatomy:
     at = np.flatnonzero(events.step == number)
-    begin = int(np.minimum(events.arrival_ns[at], events.start_ns[at]).min())
-    length = int(events.end_ns[at].max()) - begin
+    begin, end = events.span_ns(at)
+    length = end - begin
     ranks = np.unique(events.rank[at])
     shown = ranks[sorted({int(i) for i in np.linspace(0, len(ranks) - 1, MAX_RANKS).round()})]
     total = sum(weights.get(int(rank), 1) for rank in shown) or 1

@@ -72,19 +72,25 @@ def unable(kept: Sequence[SavedCandidate]) -> list[dict[str, Any]]:
     return [refused_row(c) for c in islice((c for c in kept if not c.feasible or c.reason), MAX_ROWS)]
 
 
-def model_rows(kept: Sequence[SavedCandidate]) -> list[dict[str, Any]]:
-    """The published model's best with their simulated places, and how much slower than the fastest they are."""
-    fastest = min((c.step_seconds for c in kept if c.step_seconds), default=None)
+def model_rows(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate]) -> list[dict[str, Any]]:
+    """The published model's best with their simulated places, and how much slower than the first place they are.
+
+    Places are among candidates of as many ranks, under one strategy; so is the first.
+    """
+    first = {(c.strategy, c.ranks): c.step_seconds for c in found if c.rank == 1}
+
+    def slower(one: SavedCandidate) -> float | None:
+        least = first.get((one.strategy, one.ranks))
+        return round(100 * (one.step_seconds / least - 1), 2) if one.step_seconds and least else None
+
     return [
         {
+            "ranks": c.ranks,
             "model's place": c.model_rank,
             "simulated place": c.rank,
             c.axes: c.name,
-            "ranks": c.ranks,
             "step (s)": c.step_seconds,
-            "slower than the fastest (%)": round(100 * (c.step_seconds / fastest - 1), 2)
-            if c.step_seconds and fastest
-            else None,
+            "slower than place 1 (%)": slower(c),
         }
         for c in model_top(kept)
     ]

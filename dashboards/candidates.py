@@ -113,10 +113,11 @@ def _read(entry: Entry) -> tuple[SavedCandidate, ...]:
 
 
 def _by_time(found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
-    """Give candidates of each number of ranks their place in simulated time as rank; ties as they are in the file."""
-    done = sorted((c for c in found if c.step_seconds is not None), key=lambda c: (c.ranks, c.step_seconds or 0.0))
-    first: dict[int, int] = {}
-    ranks = {c.number: at - first.setdefault(c.ranks, at) + 1 for at, c in enumerate(done)}
+    """Give candidates of each strategy and number of ranks their place in simulated time as rank; ties as in file."""
+    known = (c for c in found if c.step_seconds is not None)
+    done = sorted(known, key=lambda c: (c.strategy, c.ranks, c.step_seconds or 0.0))
+    first: dict[tuple[str, int], int] = {}
+    ranks = {c.number: at - first.setdefault((c.strategy, c.ranks), at) + 1 for at, c in enumerate(done)}
     return [replace(c, rank=ranks.get(c.number)) for c in found]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -9,18 +10,19 @@ from typing import Any
 import numpy as np
 
 from dashboards.catalog import Entry
-from dashboards.events import Events, Ints
-from twin.compare.kinds import OWN, collective_kind
+from dashboards.events import Events
+from dashboards.members import Members, job_of
+from dashboards.waiting import held, queues
+from twin.compare.kinds import MESSAGE, OWN, collective_kind
 from twin.cost.collective import collective_cost
+from twin.cost.placement import Placement
 from twin.cost.tiers import host_link_rate
-from twin.description.grid import Axes
+from twin.description.grid import Axis
 from twin.description.job import Job
-from twin.description.problems import DescriptionError
-from twin.description.strangers import refuse_paths
+from twin.description.library import CollectiveKind
 from twin.engine.priced import Priced
 from twin.engine.program import START
 from twin.engine.single import BUS_FACTOR
-from twin.strategies import load_job
 
 CURVE_BYTES = tuple(float(2**n) for n in range(10, 33))
 LINK_NAMES = {
@@ -37,36 +39,48 @@ HOST_LINK = {
 }
 """Copies that cross the link between a device and its host, by direction: no rank shares it with another."""
 
+MICRO_BATCH = re.compile(r"^(messages/)micro\d+/")
+
 
 @dataclass(frozen=True)
 class Row:
-    """Collectives of one name and size. Times are medians over ranks, layers and steps, nanoseconds."""
+    """Collectives of one name and size, messages of all micro-batches together.
+
+    Times are medians over ranks, layers and steps, nanoseconds.
+    """
 
     name: str
     kind: str
     axis: str
     stream: str
-    members: int
+    members: int | None
+    """Of a group; None where nobody knows."""
     bytes: float
     count: float
     """Of one rank in one step."""
     transfer_ns: float
     transfer_p90_ns: float
     skew_ns: float
-    """From when a rank is ready until the last member is."""
+    """For which the rank stands still until the last member comes."""
     queue_ns: float
     """From a rank's own arrival until what it has begun before on the same stream is done."""
     total_transfer_ns: float
     total_skew_ns: float
     total_queue_ns: float
+    ahead_ns: float = 0.0
+    """From a rank's arrival until the last member comes, while it does other things: it has asked ahead of its need."""
+    total_ahead_ns: float = 0.0
 
     @property
-    def bus_bytes_per_second(self) -> float:
-        """Bus bandwidth of the median transfer."""
-        share = (self.members - 1) / self.members
-        return (
-            BUS_FACTOR.get(self.kind, 1.0) * share * self.bytes / (self.transfer_ns / 1e9) if self.transfer_ns else 0.0
-        )
+    def bus_bytes_per_second(self) -> float | None:
+        """Bus bandwidth of the median transfer, of a message its bytes a second.
+
+        None of what uses no bus, and where nobody knows over how many ranks it runs.
+        """
+        if self.members is None or self.members < 2 or not self.transfer_ns:
+            return None
+        share = 1.0 if self.kind == MESSAGE else BUS_FACTOR.get(self.kind, 1.0) * (self.members - 1) / self.members
+        return share * self.bytes / (self.transfer_ns / 1e9)
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ class Collectives:
 
     @property
     def skew_seconds_per_rank(self) -> float:
-        """Of one rank in one step, until last members come."""
+        """Of one rank in one step, which stands still until last members come."""
         return sum(row.total_skew_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
     @property
@@ -92,16 +106,25 @@ class Collectives:
         """Of one rank in one step, in which collectives, copies and updates queue behind what it began before."""
         return sum(row.total_queue_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
+    @property
+    def ahead_seconds_per_rank(self) -> float:
+        """Of one rank in one step, in which what was asked for ahead waits for last members and nobody for it."""
+        return sum(row.total_ahead_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
-def collectives_of(events: Events, grid: Axes) -> Collectives:
-    """Group a run's collectives by name, stream and size."""
+
+def collectives_of(events: Events, members: Members) -> Collectives:
+    """Group a run's collectives by name, stream and size; `members` says over how many ranks a stream's run."""
     ranks, steps = len(events.ranks), len(events.steps)
     chosen = np.flatnonzero(events.kind.are("collective"))
     if not len(chosen):
         return Collectives((), ranks, steps)
-    all_queues = np.zeros(len(events), dtype=np.int64)
-    all_queues[chosen] = _queues(events, chosen)
-    keys = np.stack([events.name.code[chosen], events.stream.code[chosen]], axis=1).astype(np.float64)
+    queued = queues(events, chosen)
+    all_queues, all_held = np.zeros((2, len(events)), dtype=np.int64)
+    all_queues[chosen], all_held[chosen] = queued, held(events, chosen, queued)
+    names = [without_micro_batch(word) for word in events.name.words]
+    number = {name: code for code, name in enumerate(dict.fromkeys(names))}
+    name_code = np.array([number[name] for name in names])[events.name.code[chosen]]
+    keys = np.stack([name_code, events.stream.code[chosen]], axis=1).astype(np.float64)
     _, inverse = np.unique(np.column_stack([keys, events.bytes[chosen]]), axis=0, return_inverse=True)
     order = np.argsort(inverse.reshape(-1), kind="stable")
     bounds = np.flatnonzero(np.diff(inverse.reshape(-1)[order], prepend=-1, append=-2))
@@ -111,16 +134,18 @@ def collectives_of(events: Events, grid: Axes) -> Collectives:
         transfer = events.end_ns[at] - events.start_ns[at]
         waiting = np.maximum(events.start_ns[at] - events.arrival_ns[at], 0)
         first = int(at[0])
-        axis, name = events.axis[first], events.name[first]
+        axis, name = events.axis[first], without_micro_batch(events.name[first])
+        kind = collective_kind(name, axis)
         queue = waiting if axis in OWN else all_queues[at]
-        skew = waiting - queue
+        skew = all_held[at] if axis not in OWN else np.zeros_like(queue)
+        ahead = waiting - queue - skew
         rows.append(
             Row(
                 name=name,
-                kind=collective_kind(name, axis),
+                kind=kind,
                 axis=axis,
                 stream=events.stream[first],
-                members=grid.size(axis) if axis in grid.axes else 1,
+                members=1 if axis in OWN else 2 if kind == MESSAGE else members.get(events.stream[first]),
                 bytes=float(events.bytes[first]),
                 count=len(at) / max(ranks * steps, 1),
                 transfer_ns=float(np.median(transfer)),
@@ -130,38 +155,20 @@ def collectives_of(events: Events, grid: Axes) -> Collectives:
                 total_transfer_ns=float(transfer.sum()),
                 total_skew_ns=float(skew.sum()),
                 total_queue_ns=float(queue.sum()),
+                ahead_ns=float(np.median(ahead)),
+                total_ahead_ns=float(ahead.sum()),
             )
         )
     return Collectives(tuple(sorted(rows, key=lambda r: -r.total_transfer_ns)), ranks, steps)
 
 
-def _queues(events: Events, chosen: Ints) -> Ints:
-    """Nanoseconds that each of these collectives queues behind the one before it on its rank's stream.
+def without_micro_batch(name: str) -> str:
+    """Return the name that messages of one chunk have in common, whichever their micro-batch.
 
-    A stream runs one at a time. Where the one before ends later than this one starts, the stream does not, and none
-    queues.
+    >>> without_micro_batch("messages/micro12/B2/receive"), without_micro_batch("qkv/all_gather_z")
+    ('messages/B2/receive', 'qkv/all_gather_z')
     """
-    order = np.lexsort((chosen, events.stream.code[chosen], events.rank[chosen]))
-    at = chosen[order]
-    follows = (np.diff(events.rank[at], prepend=-1) == 0) & (np.diff(events.stream.code[at], prepend=-1) == 0)
-    before = np.where(follows, np.roll(events.end_ns[at], 1), events.arrival_ns[at])
-    serial = before <= events.start_ns[at]
-    queues = np.empty(len(at), dtype=np.int64)
-    queues[order] = np.where(serial, np.maximum(before - events.arrival_ns[at], 0), 0)
-    return queues
-
-
-def job_of(entry: Entry) -> Job | None:
-    """Return the job of a run as the twin knows it; None where it does not."""
-    described = entry.head.get("job")
-    if not isinstance(described, dict):
-        return None
-    raw = {key: value for key, value in described.items() if key != "train"}
-    try:
-        refuse_paths(entry.label, raw)
-        return load_job(raw)
-    except DescriptionError:
-        return None
+    return MICRO_BATCH.sub(r"\1", name)
 
 
 def predicted_curve(entry: Entry) -> list[dict[str, Any]]:
@@ -171,21 +178,24 @@ def predicted_curve(entry: Entry) -> list[dict[str, Any]]:
         return []
     library = job.machine.libraries[job.library or job.machine.library]
     work = Priced.of(job)
-    used = dict.fromkeys((kind, work.cast.communicators[c]) for c, kind, _ in work.calls)
-    curves, drawn = [], set()
+    used = dict.fromkeys((kind, work.cast.communicators[c]) for c, kind, _ in work.calls if kind in BUS_FACTOR)
+    # a message has no bus; communicators of one axis may have groups of their own
+    drawn: dict[tuple[CollectiveKind, Axis, Placement], int] = {}
     for kind, communicator in used:
-        axis, groups = communicator.axis, work.groups[communicator.partition]
-        if (kind, axis) in drawn or kind not in BUS_FACTOR:  # a message has no bus
-            continue
-        drawn.add((kind, axis))
-        members = groups.members.shape[1]
-        placement = groups.placements[groups.pattern[0]]
+        groups = work.groups[communicator.partition]
+        drawn.setdefault((kind, communicator.axis, groups.placements[groups.pattern[0]]), groups.members.shape[1])
+    curves = []
+    for (kind, axis, placement), members in drawn.items():
         found = [collective_cost(job.machine, library, kind, size, placement) for size in CURVE_BYTES]
         factor = BUS_FACTOR[kind] * (members - 1) / members
+        others = sum(one[:2] == (kind, axis) for one in drawn) > 1
+        nodes = f"{placement.node_count} {'node' if placement.node_count == 1 else 'nodes'}"
         curves.append(
             {
                 "kind": kind,
                 "axis": axis,
+                "members": members,
+                "name": f"{kind}, {axis}" + (f", {members} members on {nodes}" if others else ""),
                 "bytes": list(CURVE_BYTES),
                 "bus": [factor * size / one.seconds for size, one in zip(CURVE_BYTES, found, strict=True)],
                 "algorithm": [f"{one.algorithm}, {one.protocol}" for one in found],

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.catalog import Catalog, Entry
-from dashboards.collectives import job_of
 from dashboards.events import grid_of
+from dashboards.members import job_of
 from dashboards.parts import reasons
 from twin.compare.side import read_side
 from twin.description.problems import DescriptionError, fail

@@ -81,6 +81,8 @@ class Events:
     name: Words
     phase: Words
     axis: Words
+    from_zero: bool = False
+    """The only step begins at zero, as a simulated one does: with what the host does before the first op."""
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -96,16 +98,26 @@ class Events:
         """Steps with events."""
         return [int(step) for step in np.unique(self.step)]
 
+    def span_ns(self, at: NDArray[np.integer[Any]]) -> tuple[int, int]:
+        """Return when the step began whose events lie at these rows, and when it ended."""
+        begin = 0 if self.from_zero else int(np.minimum(self.arrival_ns[at], self.start_ns[at]).min())
+        return begin, int(self.end_ns[at].max())
+
 
 def events_of(catalog: Catalog, entry: Entry) -> Events:
     """Read a run's events, or take those read before. Raises DescriptionError."""
     if entry.kind not in ("predicted", "measured"):
         raise fail(entry.label, f"is a {entry.kind}, not a run; choose a run on the page Runs")
-    return catalog.kept(entry, "events", lambda: columns(catalog.trace(entry).events))
+    return catalog.kept(entry, "events", lambda: _events(catalog, entry))
 
 
-def columns(table: pa.Table) -> Events:
-    """Turn an event table into columns."""
+def _events(catalog: Catalog, entry: Entry) -> Events:
+    table = catalog.trace(entry).events
+    return columns(table, predicted=entry.kind == "predicted" and len(pc.unique(table.column("step"))) == 1)
+
+
+def columns(table: pa.Table, *, predicted: bool = False) -> Events:
+    """Turn an event table into columns; that of one simulated step begins at zero."""
 
     def numbers(name: str, missing: int = -1) -> Any:
         column = table.column(name)
@@ -135,6 +147,7 @@ def columns(table: pa.Table) -> Events:
         name=words(table.column("name")),
         phase=words(table.column("phase")),
         axis=axis,
+        from_zero=predicted,
     )
 
 
@@ -191,13 +204,11 @@ def step_seconds(catalog: Catalog, entry: Entry) -> float | None:
 
     def median() -> float | None:
         try:
-            events = columns(catalog.trace(entry).events)
+            events = _events(catalog, entry)
         except DescriptionError:
             return None
-        lengths = sorted(
-            int(events.end_ns[at].max() - events.arrival_ns[at].min())
-            for at in (events.step == step for step in events.steps)
-        )
+        spans = (events.span_ns(np.flatnonzero(events.step == step)) for step in events.steps)
+        lengths = sorted(end - begin for begin, end in spans)
         return lengths[(len(lengths) - 1) // 2] / 1e9 if lengths else None
 
     return catalog.noted(entry, "step", median)

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Events, Floats, events_of, grid_of
+from dashboards.waiting import held, queues
 from twin.description.grid import Axes
 from twin.description.problems import fail
 
@@ -126,6 +127,8 @@ def _from_events(events: Events, grid: Axes) -> RankTable:
 
     compute = events.kind.are("compute")
     add("compute_seconds", compute, (events.end_ns - events.start_ns)[compute] / 1e9)
+    rows, still = np.flatnonzero(events.kind.are("collective")), np.zeros(len(events))
+    still[rows] = held(events, rows, queues(events, rows)) / 1e9
     for axis in grid.axes:
         chosen = events.kind.are("collective") & events.axis.are(axis)
         waits = events.kind.are("wait") & events.axis.are(axis)
@@ -133,6 +136,5 @@ def _from_events(events: Events, grid: Axes) -> RankTable:
             took = (events.end_ns - events.start_ns)[chosen] / 1e9
             add(f"transfer_{axis}_seconds", chosen, took)
             add(f"exposed_{axis}_seconds", waits, (events.end_ns - events.start_ns)[waits] / 1e9)
-            late = np.maximum(events.start_ns - events.arrival_ns, 0)[chosen] / 1e9
-            add(f"peers_{axis}_seconds", chosen, late)
+            add(f"peers_{axis}_seconds", chosen, still[chosen])
     return RankTable(grid, figures, int(there.sum()))

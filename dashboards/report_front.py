@@ -9,10 +9,10 @@ from typing import Any
 
 from dashboards.anatomy import anatomies_of
 from dashboards.catalog import Entry
-from dashboards.collectives import job_of
 from dashboards.events import step_seconds
 from dashboards.figures.waterfall import largest, times_as_long
 from dashboards.jobs import grid_words, job_in, machine_of, model_of
+from dashboards.members import job_of
 from dashboards.page import PageContext, Query
 from dashboards.pages.compare import verdict
 from dashboards.pages.verdict import compared, summary_of

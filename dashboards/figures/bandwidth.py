@@ -28,14 +28,14 @@ def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping
                 y=list(curve["bus"]),
                 mode="lines",
                 line={"color": axis_colour(curve["axis"]), "width": 1.5},
-                name=f"model: {curve['kind']}, {curve['axis']}",
+                name=f"model: {curve['name']}",
                 text=curve["algorithm"],
                 hovertemplate="%{x:.3s}B  %{y:.3s}B/s<br>%{text}<extra></extra>",
             )
         )
     for (label, one), symbol in zip(found, SYMBOLS, strict=False):
         for axis in dict.fromkeys(row.axis for row in one.rows):
-            rows = [r for r in one.rows if r.axis == axis and r.transfer_ns > 0 and r.bus_bytes_per_second > 0]
+            rows = [r for r in one.rows if r.axis == axis and r.bus_bytes_per_second]
             if not rows:  # copies and updates of one rank use no bus, and an entry of the legend would promise points
                 continue
             figure.add_trace(

@@ -41,6 +41,8 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
     The fastest are drawn, and of all others those that nothing beats.
     """
     known = drawable(shown)
+    if not known:
+        return nothing("No candidate that was simulated is left to draw.")
     whole = [(c.step_seconds or 0.0, c.memory_bytes or 0.0) for c in known]
     kept = {*range(min(MAX_POINTS, len(known))), *front(whole)}
     known = [c for n, c in enumerate(known) if n in kept or c.number in chosen]
@@ -97,6 +99,12 @@ def pareto(shown: Sequence[SavedCandidate], chosen: Sequence[int] = ()) -> go.Fi
     figure.update_xaxes(**(decades("step", times) if spans_much(times) else seconds_axis("step")))
     figure.update_yaxes(**bytes_axis("memory of a rank"), rangemode="tozero")
     return finished(figure, hovermode="closest", legend=LEGEND)
+
+
+def nothing(why: str) -> go.Figure:
+    """Return one sentence in place of a figure: axes without points would be invented."""
+    words = {"text": why, "showarrow": False, "xref": "paper", "yref": "paper", "x": 0.5, "y": 0.5}
+    return finished(go.Figure(), annotations=[words], xaxis={"visible": False}, yaxis={"visible": False})
 
 
 def decades(title: str, values: Sequence[float]) -> dict[str, Any]:
@@ -176,6 +184,8 @@ def parallel(shown: Sequence[SavedCandidate]) -> go.Figure:
     Drawn as SVG lines: Plotly's own parallel coordinates need WebGL and compile code in the browser.
     """
     known = drawable(shown)[:MAX_LINES]
+    if not known:
+        return nothing("No candidate that was simulated is left to draw.")
     axes = coordinates(known)
     figure = go.Figure()
     ends = [_ends([value(c) for c in known], log=log) for _, value, log, _ in axes]
@@ -240,6 +250,8 @@ def _share(value: float, ends: tuple[float, float], *, log: bool) -> float:
 def orders(shown: Sequence[SavedCandidate]) -> go.Figure:
     """The published model's order against the simulated one."""
     known = [c for c in shown if c.rank is not None and c.model_rank is not None][:MAX_POINTS]
+    if not known:
+        return nothing("No candidate has both a place by the published model and one in simulated time.")
     figure = go.Figure()
     first = [c for c in known if (c.model_rank or 0) <= TOP]
     others = [c for c in known if (c.model_rank or 0) > TOP]

@@ -11,11 +11,15 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
 from dashboards.collectives import Collectives, collectives_of, link_loads, predicted_curve
-from dashboards.events import events_of, grid_of
+from dashboards.events import events_of
 from dashboards.figures.bandwidth import MAX_BARS, bandwidth, skew
+from dashboards.members import members_of
 from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from twin.description.problems import fail
+
+MIN_AHEAD = 0.01
+"""Of the transfers: between asking and waiting, a measured rank always has some microseconds."""
 
 
 def shown(context: PageContext, query: Query) -> Component:
@@ -52,7 +56,8 @@ def shown(context: PageContext, query: Query) -> Component:
 
 def _collectives(context: PageContext, entry: Entry) -> Collectives:
     def made() -> Collectives:
-        return collectives_of(events_of(context.catalog, entry), grid_of(entry))
+        events = events_of(context.catalog, entry)
+        return collectives_of(events, members_of(entry, events))
 
     return context.catalog.kept(entry, "collectives", made)
 
@@ -64,7 +69,7 @@ def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
             "run": label,
             "collective": one.name,
             "axis": one.axis,
-            "members": one.members,
+            "members": "–" if one.members is None else one.members,
             "stream": one.stream,
             "size (B)": one.bytes,
             "times a rank and step": round(one.count, 2),
@@ -72,7 +77,8 @@ def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
             "transfer, 90 % (s)": one.transfer_p90_ns / 1e9,
             "skew, median (s)": one.skew_ns / 1e9,
             "queue, median (s)": one.queue_ns / 1e9,
-            "bus bandwidth (B/s)": one.bus_bytes_per_second,
+            "asked ahead, median (s)": one.ahead_ns / 1e9,
+            "bus bandwidth (B/s)": one.bus_bytes_per_second or "–",
         }
         for one in found.rows
     ]
@@ -99,12 +105,16 @@ def _drawn(found: Sequence[Collectives]) -> str:
 
 def _total(label: str, found: Collectives) -> str:
     transfer, waiting = found.transfer_seconds_per_rank, found.skew_seconds_per_rank
-    said = (
-        f"{label}: a rank and step has {seconds(transfer)} of transfers, and {seconds(waiting)} until last members come"
-    )
+    said = f"{label}: a rank and step has {seconds(transfer)} of transfers"
+    said += f", and stands still for {seconds(waiting)} until last members come"
     if found.queued_seconds_per_rank:
         queued = seconds(found.queued_seconds_per_rank)
         said += f"; they queue for {queued} behind what the rank began before on the same stream"
+    if found.ahead_seconds_per_rank >= MIN_AHEAD * transfer:
+        ahead = seconds(found.ahead_seconds_per_rank)
+        said += (
+            f"; what it asks for ahead, such as receives, waits {ahead} for last members while the rank does other work"
+        )
     return said
 
 

@@ -66,6 +66,8 @@ def pair_of(text: str, found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
 
 def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> str:
     """Say in a sentence what there is and which is fastest."""
+    if not kept:
+        return f"The filters leave none of {len(found):,} candidates."
     drawn = drawable(kept)
     axes = f" ({found[0].axes})" if found and not found[0].several else ""
     seen = f"{min(len(drawn), MAX_POINTS):,}"
@@ -81,17 +83,29 @@ def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) 
     )
 
 
-def model_summary(kept: Sequence[SavedCandidate]) -> str:
-    """Say where the published communication model's best lie in simulated time."""
+def model_summary(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate]) -> str:
+    """Say where the published communication model's best lie in simulated time, for each number of ranks by itself."""
     top = model_top(kept)
+    if not kept:
+        return "The filters leave no candidate."
     if not top:
         return "No candidate of the published communication model's first ten is shown."
-    places = [f"{c.rank:,}" for c in top if c.rank]
-    if not places:
+    if not any(c.rank for c in top):
         return f"None of the published communication model's first {TOP} can run, or can be the fastest."
-    words = f"The published communication model's first {TOP} lie at places {', '.join(places)} in simulated time"
-    rest = f"; without a place, as they cannot run or cannot be the fastest: {len(top) - len(places)}"
-    return f"{words}{rest if len(top) > len(places) else ''}."
+    several = len({c.ranks for c in found}) > 1
+    said = [_places(kept, found, ranks, several) for ranks in dict.fromkeys(c.ranks for c in top)]
+    words = f"The published communication model's first {TOP}{' of each number of ranks' if several else ''} lie at "
+    rest = sum(c.rank is None for c in top)
+    without = f"; without a place, as they cannot run or cannot be the fastest: {rest}" if rest else ""
+    return f"{words}{'; '.join(each for each in said if each)} in simulated time{without}."
+
+
+def _places(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate], ranks: int, several: bool) -> str:
+    """Say the places of the model's first of one number of ranks, and how many a filter hides."""
+    shown, there = (model_top([c for c in of if c.ranks == ranks]) for of in (kept, found))
+    places = ", ".join(f"{c.rank:,}" for c in shown if c.rank)
+    hidden = f" ({len(shown)} of {len(there)} are shown)" if len(shown) < len(there) else ""
+    return f"places {places}{f' of {ranks:,} ranks' if several else ''}{hidden}" if places else ""
 
 
 def figures(kept: Sequence[SavedCandidate], chosen: Sequence[SavedCandidate]) -> tuple[Any, Any, Any]:
@@ -127,10 +141,10 @@ def shown(context: PageContext, query: Query) -> Component:
             ),
             card(
                 "The published model's order",
-                html.Span(model_summary(kept), id="configurations-model"),
+                html.Span(model_summary(kept, found), id="configurations-model"),
                 with_table(
                     graph(ORDERS, third, label="Place by the published model against place in simulated time"),
-                    table("model-top", model_rows(kept)),
+                    table("model-top", model_rows(kept, found)),
                 ),
             ),
             _refused_card(found, kept),
@@ -194,6 +208,8 @@ def _refused_card(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate
 
 
 def _refused_words(kept: Sequence[SavedCandidate]) -> str:
+    if not kept:
+        return "The filters leave no candidate."
     rows = [c for c in kept if not c.feasible]
     counts = [
         f"{sum(c.hindrance == kind for c in rows):,} for {words}"
@@ -244,7 +260,7 @@ def narrow(context: PageContext, *given: Any) -> Any:
         able(kept),
         unable(kept),
         summary_of(found, kept),
-        model_summary(kept),
+        model_summary(kept, found),
         _refused_words(kept),
         comparison(chosen, query.get("run", ""), context.settings.prefix),
         "",

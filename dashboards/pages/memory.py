@@ -9,7 +9,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
-from dashboards.collectives import job_of
+from dashboards.members import job_of
 from dashboards.page import Page, PageContext, Query
 from dashboards.parts import bytes_axis, card, escape, finished, graph, table, with_table
 from twin.cost.memory import MemoryUse, largest_micro_sequences, memory_use, with_micro_sequences

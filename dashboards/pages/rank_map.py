@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
 from dashboards.diagnosis import Shown, diagnosis_of
+from dashboards.events import Floats
 from dashboards.figures.rank_map import rank_map, spread
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import aria, card, graph, seconds, table, with_table
@@ -64,19 +65,10 @@ def shown(context: PageContext, query: Query) -> Component:
             ),
             dmc.SimpleGrid(
                 [
-                    card(
-                        "Spread",
-                        f"How {label} is spread over ranks.",
-                        graph(
-                            "spread",
-                            spread(values, label, seconds=name.endswith(SECONDS)),
-                            label=f"Histogram of {label}",
-                            height=300,
-                        ),
-                    ),
+                    spread_card(values, name),
                     card(
                         "Means along the axes",
-                        "A slow host, link or replica is higher than its neighbours.",
+                        "A mean for each place along an axis: a slow host, link or replica is above its neighbours.",
                         _means_table(axis_means(found, name)),
                     ),
                 ],
@@ -88,6 +80,18 @@ def shown(context: PageContext, query: Query) -> Component:
             dcc.Interval(id="rank-look", interval=LOOK_MILLISECONDS, disabled=entry.kind != "watch"),
         ]
     )
+
+
+def spread_card(values: Floats, name: str) -> Component:
+    """Show how a figure is spread; where all ranks have one value it is said, for a bar's width would be invented."""
+    known, label = values[~np.isnan(values)], label_of(name)
+    if known.min() == known.max():
+        whose = "the only rank that is known" if len(known) == 1 else f"all {len(known):,} ranks that are known"
+        return card("Spread", f"{written_as(name)(float(known[0]))} is {label} of {whose}: nothing is spread.")
+    figure = graph(
+        "spread", spread(values, label, seconds=name.endswith(SECONDS)), label=f"Histogram of {label}", height=300
+    )
+    return card("Spread", f"How {label} is spread over ranks.", figure)
 
 
 def side_of(context: PageContext, query: Query) -> Entry:
@@ -159,7 +163,7 @@ def rows(found: RankTable, ranks: list[Any]) -> list[dict[str, Any]]:
 
 
 def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
-    """The highest mean along each axis, and how far above the others it lies."""
+    """The highest of the means of each axis' places, and how far above the median of these means it lies."""
     values = found.figures[name].reshape(found.grid.sizes)
     made, unit = [], " (s)" if name.endswith(SECONDS) else ""
     for number, (axis, size) in enumerate(zip(found.grid.axes, found.grid.sizes, strict=True)):
@@ -175,7 +179,7 @@ def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
                 "axis": axis,
                 "highest at": at,
                 f"mean there{unit}": _plain(mean[at]),
-                f"median of all{unit}": _plain(middle),
+                f"median of the means{unit}": _plain(middle),
                 "above (%)": round(100 * (mean[at] / middle - 1), 2) if middle else None,
             }
         )

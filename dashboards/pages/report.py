@@ -12,12 +12,13 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 from plotly.offline import get_plotlyjs
 
-from dashboards.collectives import collectives_of, job_of
-from dashboards.events import events_of, grid_of
+from dashboards.collectives import collectives_of
+from dashboards.events import events_of
 from dashboards.figures.bandwidth import skew
 from dashboards.figures.parity import parity
 from dashboards.figures.timeline import height, timeline
 from dashboards.figures.waterfall import waterfall
+from dashboards.members import job_of, members_of
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.memory import row, stacked
 from dashboards.pages.timeline_open import laid_out
@@ -142,13 +143,14 @@ def _communication(context: PageContext, query: Query) -> Section:
     for key in ("run", "other"):
         if key in query:
             entry = context.catalog.entry(query[key])
-            found.append((entry.kind or "", collectives_of(events_of(context.catalog, entry), grid_of(entry))))
+            events = events_of(context.catalog, entry)
+            found.append((entry.kind or "", collectives_of(events, members_of(entry, events))))
     rows = [
         {
             "run": label,
             "collective": r.name,
             "axis": r.axis,
-            "members": r.members,
+            "members": "–" if r.members is None else r.members,
             "size": format_memory(r.bytes),
             "median transfer": seconds(r.transfer_ns / 1e9),
             "median skew": seconds(r.skew_ns / 1e9),

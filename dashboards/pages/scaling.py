@@ -20,12 +20,19 @@ ENDS = {"_joules": " (J)", "_percent_of_peak": " (%)"}
 """Units of columns, by how their keys end."""
 SHARES = ("error", "change", "efficiency")
 """Columns of parts of one, which are shown in percent."""
+MEGAWATT_HOUR = 3.6e9
 TARGET = {
     "target_seconds": ("days", DAY, 2),
     "target_gpu_hours": ("GPU hours", 1.0, 0),
-    "target_energy_joules": ("energy (MWh)", 3.6e9, 2),
-    "target_cost": ("cost", 1.0, 0),
+    "target_energy_joules": ("energy (MWh)", MEGAWATT_HOUR, 2),
+    "target_active_energy_joules": ("energy at active power (MWh)", MEGAWATT_HOUR, 2),
+    "target_nodes_energy_joules": ("energy of nodes (MWh)", MEGAWATT_HOUR, 2),
+    "target_facility_energy_joules": ("energy of the facility (MWh)", MEGAWATT_HOUR, 2),
+    "target_carbon_kg": ("t CO2e", 1e3, 2),
+    "target_energy_cost": ("", 1.0, 0),
+    "target_cost": ("", 1.0, 0),
 }
+"""What it takes to reach a target: how it is called (money as the study does, with its currency), its unit, digits."""
 
 
 def opened(context: PageContext, query: Query) -> Opened:
@@ -122,7 +129,11 @@ def _facts(found: Opened) -> list[Component]:
     sources = list(dict.fromkeys(str(row["measured_source"]) for row in found.done if row.get("measured_source")))
     said = [f"Measured: {', '.join(sources[:5])}."] if sources else []
     if found.study.seeds > 1:
-        said.append(f"Bands: from the 10th to the 90th percentile over {found.study.seeds} draws.")
+        draws = found.study.seeds
+        said.append(
+            f"Figures of a point are those of the draw of median step of {draws}; bands: from the 10th to the "
+            "90th percentile over them."
+        )
     return [dmc.Text(" ".join(said), size="sm")] if said else []
 
 
@@ -131,7 +142,7 @@ def table_of(found: Opened) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]
     first = [column.key for column in found.columns if column.key not in (GRID, "reason", "grid")]
     rows: list[dict[str, Any]] = []
     for row in found.rows[:MAX_DRAWN]:
-        one = {key: _in_percent(row.get(key)) if key in SHARES else row.get(key) for key in first}
+        one = {key: _written(key, row.get(key)) for key in first}
         one["grid"] = " × ".join(str(size) for size in grid_of(row).values())
         one["reason"] = row["reason"]
         rows.append(one)
@@ -146,18 +157,28 @@ def heading(column: Column) -> str:
     """Name a column of points as the study's own table does, with the unit of what it holds.
 
     >>> heading(Column("step_seconds_p10", "p10")), heading(Column("target_seconds", "days"))
-    ('p10 (s)', 'target (s)')
+    ('p10 (s)', 'days')
     >>> heading(Column("error", "error"))
     'error (%)'
     """
     key, title = column.key, column.title
-    if key.startswith("target_"):  # its title has the unit that the study's own table converts to
-        title = key.removesuffix("_seconds").removesuffix("_joules").replace("_", " ")
+    if key in TARGET:
+        return TARGET[key][0] or title
     if key in SHARES:
         return f"{title} (%)"
     if "_seconds" in key:
         return f"{title} (s)"
     return title + next((unit for end, unit in ENDS.items() if key.endswith(end)), "")
+
+
+def _written(key: str, value: Any) -> Any:
+    """Bring shares to percent, and what a target takes to the unit of its heading."""
+    if key in SHARES:
+        return _in_percent(value)
+    if key in TARGET and isinstance(value, int | float) and not isinstance(value, bool):
+        _, unit, digits = TARGET[key]
+        return round(value / unit, digits)
+    return value
 
 
 def _in_percent(value: Any) -> Any:
@@ -170,11 +191,11 @@ def target_rows(found: Opened) -> list[dict[str, Any]]:
     """What each point takes to reach the target; none without one."""
     if found.study.target is None:
         return []
-    keys = {key: what for key, what in TARGET.items() if any(key in row for row in found.done)}
+    titles = {column.key: heading(column) for column in found.columns if column.key in TARGET}
     return [
         {
             "point": ", ".join(f"{key.replace('.', ' ')} {row[key]}" for key in found.study.varied if key in row),
-            **{what: round(row[key] / unit, digits) for key, (what, unit, digits) in keys.items() if key in row},
+            **{title: _written(key, row[key]) for key, title in titles.items() if row.get(key) is not None},
         }
         for row in found.done
     ]

@@ -48,9 +48,8 @@ def shown(context: PageContext, query: Query) -> Component:
     chosen = chosen_of(entries, query)
     data = [{"value": entry.name, "label": entry.label} for entry in entries]
     by = "hours" if query.get("by") == "hours" else "steps"
-    files = mark(
-        context, chosen, by, listed
-    )  # before what they hold is read: what comes in between is seen at the next look
+    # before what they hold is read: what comes in between is seen at the next look
+    files = mark(context, chosen, by, listed)
     curves = read(context, chosen, listed)
     known = seen_of(files, [one for one in curves if isinstance(one, Curve)])
     choices = dmc.Group(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,13 +13,16 @@ from dash.development.base_component import Component
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Floats, events_of, step_seconds
 from dashboards.figures.parity import errors_by_size, parity
-from dashboards.jobs import work_key
+from dashboards.jobs import grid_words, job_in, machine_of, model_of, work_key
 from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
 from dashboards.parts import card, graph, minus, table, with_table
 from twin.compare.errors import ErrorGroup
 from twin.compare.jobs import work_of
+
+MIN_RANKED, MAX_GROUPS = 3, 3
+"""Runs of one work of which an order says anything, and groups of which it is told above the figure."""
 
 
 def shown(context: PageContext, query: Query) -> Component:
@@ -111,28 +116,19 @@ def _percent(value: float | None) -> float | None:
 
 def _runs(context: PageContext) -> Component:
     """Every job under the root that was both predicted and measured."""
-    steps = both_ways(context.catalog)
-    if not steps:
+    runs = both_ways(context.catalog)
+    if not runs:
         return card("Run by run", "No job here was both predicted and measured.")
-    predicted, measured = (np.array([s[i] for s in steps], dtype=np.float64) for i in (1, 2))
-    summary = f"{len(steps)} {'job was' if len(steps) == 1 else 'jobs were'} both predicted and measured."
-    if len(steps) > 1:
-        summary += (
-            f" Rank correlation {minus(f'{spearman(predicted, measured):.3f}')}; the best predicted is number "
-            f"{int(np.argsort(np.argsort(measured, kind='stable'))[int(np.argmin(predicted))]) + 1} of the measured."
-        )
-    rows = [
-        {
-            "job": name,
-            "predicted (s)": p,
-            "measured (s)": m,
-            "error (%)": round(100 * (p / m - 1), 1),
-            "predicted place": int(a) + 1,
-            "measured place": int(b) + 1,
-        }
-        for (name, p, m), a, b in zip(steps, _places(predicted), _places(measured), strict=True)
-    ]
-    figure = parity(predicted, measured, ["jobs"] * len(steps), [name for name, _, _ in steps])
+    groups: dict[str, list[Both]] = {}
+    for one in runs:
+        groups.setdefault(one.work, []).append(one)
+    largest = sorted(groups.items(), key=lambda item: -len(item[1]))
+    summary = f"{len(runs)} {'run was' if len(runs) == 1 else 'runs were'} both predicted and measured."
+    several = [in_order(work, each) for work, each in largest if len(each) >= MIN_RANKED]
+    summary = " ".join([summary, *several[:MAX_GROUPS]])
+    rows = [row for work, each in largest for row in _places_of(work, each)]
+    predicted, measured = (np.array([getattr(one, way) for one in runs]) for way in ("predicted", "measured"))
+    figure = parity(predicted, measured, ["jobs"] * len(runs), [one.name for one in runs])
     return card(
         "Run by run",
         summary,
@@ -140,20 +136,68 @@ def _runs(context: PageContext) -> Component:
     )
 
 
-def both_ways(catalog: Catalog) -> list[tuple[str, float, float]]:
-    """(job and grid, predicted step, measured step) of jobs with both; the newest of each."""
-    found: dict[tuple[str, ...], dict[str, float]] = {}
-    for entry in reversed(catalog.entries()):  # newest last
-        job, step = entry.head.get("job"), step_seconds(catalog, entry)
-        if isinstance(job, dict) and step is not None and entry.kind is not None:
-            grid = job.get("grid")
-            shape = " × ".join(str(v) for v in grid.values()) if isinstance(grid, dict) else str(grid)
-            found.setdefault((f"{job.get('name')}, {shape}", *work_key(entry)), {})[entry.kind] = step
+def in_order(work: str, runs: Sequence[Both]) -> str:
+    """Say whether runs that do the same work come in the order that was predicted."""
+    predicted, measured = (np.array([getattr(one, way) for one in runs]) for way in ("predicted", "measured"))
+    best = int(_places(measured)[int(np.argmin(predicted))]) + 1
+    correlation = minus(f"{spearman(predicted, measured):.3f}")
+    return (
+        f"Of the {len(runs)} of {work}, rank correlation {correlation}; the best predicted is number {best} of the "
+        "measured."
+    )
+
+
+def _places_of(work: str, runs: Sequence[Both]) -> list[dict[str, Any]]:
+    """Rows of the runs that do one work, with their places among them."""
+    predicted, measured = (_places(np.array([getattr(one, way) for one in runs])) for way in ("predicted", "measured"))
     return [
-        (name, both["predicted"], both["measured"])
+        {
+            "job": one.name,
+            "predicted (s)": one.predicted,
+            "measured (s)": one.measured,
+            "error (%)": round(100 * (one.predicted / one.measured - 1), 1),
+            "same work": work,
+            "predicted place": int(a) + 1,
+            "measured place": int(b) + 1,
+            "of": len(runs),
+        }
+        for one, a, b in zip(runs, predicted, measured, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Both:
+    """Steps of a job that was predicted and measured, in seconds."""
+
+    name: str
+    """Job and grid."""
+    work: str
+    """Model, machine, ranks and batch: only steps of which these are equal have an order."""
+    predicted: float
+    measured: float
+
+
+def both_ways(catalog: Catalog) -> list[Both]:
+    """Return the jobs with both; the newest of each."""
+    found: dict[tuple[str, ...], dict[str, tuple[float, str]]] = {}
+    for entry in reversed(catalog.entries()):  # newest last
+        job, step = job_in(entry), step_seconds(catalog, entry)
+        if job and step and entry.kind is not None:
+            name = f"{job.get('name')}, {grid_words(job)}"
+            found.setdefault((name, *work_key(entry)), {})[entry.kind] = step, _work(job)
+    return [
+        Both(name, both["predicted"][1], both["predicted"][0], both["measured"][0])
         for (name, *_), both in found.items()
         if "predicted" in both and "measured" in both
     ]
+
+
+def _work(job: Mapping[str, Any]) -> str:
+    """Say what a job works on; unnamed models by their shapes."""
+    model, batch = job.get("model"), job.get("batch")
+    shape = f", {model.get('sequence')} tokens" if isinstance(model, Mapping) else ""
+    sequences = batch.get("sequences") if isinstance(batch, Mapping) else None
+    return f"{model_of(job)}{shape}, {sequences} sequences on {job.get('ranks')} ranks of {machine_of(job)}"
 
 
 def spearman(first: Floats, second: Floats) -> float:

@@ -35,7 +35,7 @@ class Step:
 
     @property
     def length(self) -> float:
-        """Seconds from the first begin to the last end."""
+        """Seconds from the step's begin to the last end."""
         return float(self.end.max()) if len(self.end) else 0.0
 
     @cached_property
@@ -64,7 +64,7 @@ def step_of(events: Events, number: int | None) -> Step:
         order = np.argsort(rank, kind="stable")
         at = row = row[order]
         rank = rank[order]
-    begin = int(np.minimum(events.arrival_ns[at], events.start_ns[at]).min())
+    begin, _ = events.span_ns(row)
     names: dict[str, int] = {}
     number_of = np.array([names.setdefault(word.partition("/")[2], len(names)) for word in events.op.words])
     streams = in_order(events.stream.words)
@@ -88,8 +88,8 @@ def _median_step(events: Events) -> int:
         return events.steps[0]
     lengths = []
     for number in events.steps:
-        at = events.step == number
-        lengths.append((int(events.end_ns[at].max() - events.arrival_ns[at].min()), number))
+        begin, end = events.span_ns(np.flatnonzero(events.step == number))
+        lengths.append((end - begin, number))
     return sorted(lengths)[(len(lengths) - 1) // 2][1]
 
 

@@ -119,7 +119,7 @@ def drawn(answer: Answer, window: tuple[float, float] | None) -> tuple[go.Figure
         ops = max(answer.old["ops"], answer.new["ops"])
         many = f"A rank's step of {ops:,} ops is too long to be drawn here op by op: the bars are both steps."
         return lengths(answer.old, answer.new), f"{many} Download the job and simulate it with --out to see its ops."
-    events = tuple(columns(one) for one in answer.tables)
+    events = tuple(columns(one, predicted=True) for one in answer.tables)
     pair = paired(NAMES, tuple(step_of(one, None) for one in events))
     view = View()
     figure, words = timeline(pair, events, lanes(pair, view), view, window)

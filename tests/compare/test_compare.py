@@ -52,6 +52,31 @@ def test_the_waterfall_by_hand(pair):
     assert found.warnings == ()
 
 
+@pytest.mark.parametrize("measured", ["predicted", "measured"])
+def test_a_simulated_step_begins_before_its_first_op(tmp_path, measured):
+    """By hand: the host takes 4 ns before the first op of a step of 22. A measured one begins with its first op."""
+    late = {
+        r: [
+            replace(row, start=row.start + 4, end=row.end + 4, arrival=None if row.arrival is None else row.arrival + 4)
+            for row in rows
+        ]
+        for r, rows in by_hand_predicted().items()
+    }
+    found = compare(
+        write(tmp_path / "p", "predicted", table(late)), write(tmp_path / "m", measured, table(late), name="other")
+    )
+    theirs = 22e-9 if measured == "predicted" else 18e-9
+    assert (found.predicted_seconds, found.measured_seconds) == (22e-9, theirs)
+    assert nanoseconds(found).get("before") == (
+        4,
+        0 if measured == "measured" else 4,
+        -4 if measured == "measured" else 0,
+    )
+    for terms in (found.terms, found.phases):
+        assert sum(term.predicted_seconds for term in terms) == pytest.approx(22e-9)
+        assert sum(term.measured_seconds for term in terms) == pytest.approx(theirs)
+
+
 def test_phases_by_hand(pair):
     assert nanoseconds(compare(*pair), "phases") == {
         "before": (0, 2.5, 2.5),
@@ -204,11 +229,12 @@ def test_what_is_printed_sums_to_the_difference(tmp_path_factory, first, second)
         write(folder / "p", "predicted", table(first), job=job),
         write(folder / "m", "measured", table(second, step=1), job=job),
     )
-    truth = (length_of(second) - length_of(first)) / 1e9
+    predicted = max(row.end for rows in first.values() for row in rows)  # from zero on
+    truth = (length_of(second) - predicted) / 1e9
     most = 1e-9 * max(found.predicted_seconds, found.measured_seconds)
     for terms in (found.terms, found.phases):
         assert sum(t.difference_seconds for t in terms) == pytest.approx(truth, abs=most)
-        assert sum(t.predicted_seconds for t in terms) == pytest.approx(length_of(first) / 1e9, rel=1e-9)
+        assert sum(t.predicted_seconds for t in terms) == pytest.approx(predicted / 1e9, rel=1e-9)
         assert sum(t.measured_seconds for t in terms) == pytest.approx(length_of(second) / 1e9, rel=1e-9)
 
 

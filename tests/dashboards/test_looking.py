@@ -15,13 +15,15 @@ from dashboards.anatomy import anatomies_of, take_apart, terms_between
 from dashboards.app import content, titled
 from dashboards.catalog import Catalog
 from dashboards.chooser import suited
-from dashboards.events import CATEGORIES, columns
+from dashboards.events import CATEGORIES, columns, events_of, step_seconds
 from dashboards.jobs import contents, partners
 from dashboards.pages import PAGES, compare, rank_map, runs
 from dashboards.pages.timeline_files import as_chrome, as_csv
 from dashboards.pages.timeline_open import open_all
 from dashboards.pages.trust import both_ways
+from dashboards.pages.verdict import compared
 from dashboards.run_rows import rows_of
+from dashboards.timeline.gaps import gaps_of
 from dashboards.timeline.inspect import chosen_op, looked_at
 from dashboards.timeline.lanes import lanes
 from dashboards.timeline.meetings import critical_path, meetings_of
@@ -111,11 +113,11 @@ def test_the_critical_path_goes_over_to_the_rank_that_came_last():
 
 
 def test_the_path_goes_from_the_steps_begin_to_its_end(context, names):
-    """Where it has a gap, nothing runs on the rank that it comes from: its host is late."""
+    """Where it has a gap, nothing runs on the rank that it comes from: its host is late, as it is before the first."""
     found = open_all(context, {"run": names["testbed/2x2x2x1-predicted"], "path": "0"}, meet=True)
     step = found.pair.steps[0]
     links = critical_path(step, found.meetings[0])
-    assert (links[0].start, links[-1].end) == (0.0, step.length)
+    assert (links[0].start, links[-1].end) == (step.start.min(), step.length)
     compute = step.category == CATEGORIES.index("compute")
     for a, b in pairwise(links):
         assert a.end <= b.start + 1e-12
@@ -161,9 +163,24 @@ def test_parts_of_a_step_are_what_simulate_says(context, names):
     for label in ("testbed/2x2x2x1-predicted", "testbed/8x1x1x1-predicted"):
         entry = context.catalog.entry(names[label])
         found, figures = anatomies_of(context.catalog, entry).middle, entry.head["figures"]
+        assert found.step_seconds == pytest.approx(figures["step_seconds"], abs=2e-9)
         assert sum(found.parts.values()) == pytest.approx(found.step_seconds, rel=1e-9)
         for axis, exposed in figures["exposed_by_axis"].items():
             assert found.parts.get(f"exposed {axis}", 0.0) == pytest.approx(exposed, abs=2e-3 * found.step_seconds)
+
+
+def test_a_prediction_has_one_length_on_all_pages(context, names):
+    """As `simulate` wrote it, with what the host does before the first op, which no event shows."""
+    pair = [context.catalog.entry(names[f"testbed/2x2x2x1-{kind}"]) for kind in ("predicted", "measured")]
+    said = pair[0].head["figures"]["step_seconds"]
+    found = compared(context, {"run": pair[0].name, "other": pair[1].name})
+    events = events_of(context.catalog, pair[0])
+    step = step_of(events, None)
+    assert events.arrival_ns.min() > 0
+    assert said == step_seconds(context.catalog, pair[0])
+    assert [found.predicted_seconds, step.length] == pytest.approx([said, said], abs=2e-9)
+    gaps = gaps_of(step, step.rows_of(step.ranks[0]))
+    assert gaps.start[0] == 0.0
 
 
 def test_terms_between_any_two_runs_add_up():

@@ -7,12 +7,12 @@ import pytest
 
 from dashboards.catalog import Catalog
 from dashboards.collectives import collectives_of, link_loads
-from dashboards.events import Events, columns, events_of, grid_of
+from dashboards.events import Events, columns, events_of
+from dashboards.members import members_of
 from tests.compare.compare_traces import collective, table
 from twin import load_job, simulate
 from twin.compare.kinds import OTHER_COLLECTIVE, collective_kind
 from twin.schedule.ops import OWN_STREAMS
-from twin.strategies.four_d.grid import Grid
 
 JOB = {
     "name": "offloaded",
@@ -46,7 +46,7 @@ def test_what_queues_is_not_said_to_wait_for_others(catalog: Catalog) -> None:
     """All ranks do the same at once, so nobody waits for a member; ZeRO-3's one communicator has them queue."""
     (entry,) = catalog.entries()
     events = events_of(catalog, entry)
-    found = collectives_of(events, grid_of(entry))
+    found = collectives_of(events, members_of(entry, events))
     rows = np.flatnonzero(events.kind.are("collective")).tolist()
     waited = sum(max(int(events.start_ns[row] - events.arrival_ns[row]), 0) for row in rows)
     assert found.queued_seconds_per_rank == pytest.approx(waited / 1e9 / len(events.ranks))
@@ -69,7 +69,7 @@ def test_a_late_member_is_skew_and_the_collective_before_is_a_queue() -> None:
         ]
         for rank, (first, second) in come.items()
     }
-    found = collectives_of(columns(table(said)), Grid(x=2))
+    found = collectives_of(columns(table(said)), {"x": 2})
     rows = [(row.name.split("/")[0], row.total_skew_ns, row.total_queue_ns) for row in found.rows]
     assert sorted(rows) == [("proj", 0.0, 37.0 + 9.0), ("qkv", 28.0, 0.0)]
 

@@ -126,6 +126,19 @@ def test_a_target_is_a_table(tmp_path):
     assert target_rows(found) == [{"point": "ranks 8", "days": 1.0, "GPU hours": 192.0, "energy (MWh)": 1.0}]
 
 
+def test_what_a_target_takes_has_its_units_in_both_tables(tmp_path):
+    """150 days, 55.5 MWh of energy and 1,000 of a currency that the study names."""
+    asked = {**TARGET, "target": {"tokens": 1e9, "price_per_gpu_hour": 2.0, "currency": "EUR"}}
+    taken = {"target_seconds": 150 * 86400.0, "target_energy_joules": 55.5 * 3.6e9, "target_cost": 1000.0}
+    taken |= {"target_energy_cost": 70.0, "energy_currency": "CHF"}  # the job's own price of energy
+    found = opened(*written(tmp_path, asked, [point(1, 8, 1.0, **taken)]))
+    expected = {"days": 150.0, "energy (MWh)": 55.5, "cost of energy, CHF": 70.0, "cost, EUR": 1000.0}
+    assert target_rows(found) == [{"point": "ranks 8", **expected}]
+    (row,), columns = table_of(found)
+    cells = {column["headerName"]: row[column["field"]] for column in columns}
+    assert {title: cells[title] for title in expected} == expected
+
+
 @pytest.mark.parametrize("strategy", names())
 def test_points_of_every_strategy_are_shown(tmp_path, strategy):
     """Each has axes of its own."""

@@ -21,6 +21,7 @@ from twin.search.fleet import fleet_json, fleet_table, search_fleet
 from twin.search.page import page, pareto
 from twin.search.search import search
 from twin.search.tables import search_json
+from twin.search.words import model_words
 from twin.show import search as show
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
@@ -282,6 +283,8 @@ def test_by_energy_the_published_model_is_held_against_time_all_the_same() -> No
     assert [e.candidate.grid for e in by_joules.entries] != [e.candidate.grid for e in by_time.entries]
     said, same = search_json(by_joules)["model_top"], search_json(by_time)["model_top"]
     assert said == same
+    assert " in step time; " in model_words(by_joules)
+    assert " in step time" not in model_words(by_time)
     assert said["best_slower_than_fastest"] >= 0.0
     places = {entry.candidate.grid: place for place, entry in enumerate(by_time.entries, 1)}
     assert said["simulated_ranks"] == [places[entry.candidate.grid] for entry in by_joules.top_of_model]

@@ -21,7 +21,7 @@ from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.studies.derived import effects, rows_of
 from twin.studies.figures import pictures
-from twin.studies.results import results_of, write_results
+from twin.studies.results import facts_of, results_of, write_results
 from twin.studies.run import StudyRun, Where, run_study
 
 EXAMPLES = Path(twin.__file__).parents[1] / "examples"
@@ -249,6 +249,19 @@ def test_seeds_give_percentiles(tmp_path):
     assert figures["seeds"] == 5
     for mark in ("p10", "p50", "p90"):
         assert figures[f"step_seconds_{mark}"] == spread["step_seconds"][mark]
+
+
+def test_figures_of_a_point_are_those_of_the_draw_of_median_step(tmp_path):
+    """Whatever draw the job's own seed is: each is simulated by itself here, and the third of five taken."""
+    run = answers(tmp_path, vary={"recompute": [True]}, engine="ranks", seeds=5)
+    draws = [simulate_every_rank(load_job({**TINY, "seed": seed}), ranks=[]).figures for seed in range(5)]
+    middle = sorted(draws, key=lambda one: one.step_seconds)[2]
+    assert middle is not draws[0]
+    figures = run.answers[1]["figures"]
+    assert figures["step_seconds"] == figures["step_seconds_p50"] == middle.step_seconds
+    assert figures["compute_seconds"] == middle.compute_seconds
+    assert figures["hardware_flops_per_second"] == middle.hardware_flops_per_second
+    assert ("seeds", "5 draws a point; figures are those of the draw of median step") in facts_of(run, rows_of(run))
 
 
 @pytest.mark.process

@@ -136,9 +136,10 @@ def _accounts(sides: Sequence[Side], stages: Sequence[PairedStage], chosen: tupl
     """Take the chosen step of either side apart, stage by stage; the step is that of all compared ranks."""
     axes, depth = _axes(sides), _depth(sides[0])
     found = []
-    for number, runs in zip(chosen, zip(*((s.predicted, s.measured) for s in stages), strict=True), strict=True):
+    several = zip(*((s.predicted, s.measured) for s in stages), strict=True)
+    for side, number, runs in zip(sides, chosen, several, strict=True):
         times = [run.steps.times[number].of(run.rows) for run in runs]
-        span = span_of(times)
+        span = span_of(times, from_zero=side.from_zero)
         found.append(
             [
                 account(run.steps, replace(each, span_ns=span), stage.has, axes, stage.weights, depth)

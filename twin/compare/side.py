@@ -35,6 +35,8 @@ class Side:
     """For each rank of the job the row of its stage that stands for it, -1 if there is none."""
     clock: Clock
     warnings: tuple[str, ...]
+    from_zero: bool = False
+    """Its step begins at its clock's zero, as a simulated one does: with what the host does before the first op."""
 
     @property
     def is_pipeline(self) -> bool:
@@ -63,7 +65,10 @@ def read_side(path: Path, name: str) -> Side:
         raise fail(origin, "kind is neither predicted nor measured", trace.manifest.get("kind"))
     work, clock = work_of(trace.manifest, origin), said_clock(trace.manifest, origin)
     stages = read_stages(trace.events, work.roles, origin)
-    stages, warnings = _with_sound_clocks(stages, clock, work, trace.manifest["kind"] == "measured", origin)
+    measured = trace.manifest["kind"] == "measured"
+    from_zero = not measured and len(stages[0].steps.times) == 1
+    stages, warnings = _with_sound_clocks(stages, clock, work, measured, origin)
+    stages = with_steps(stages, list(stages[0].steps.times), from_zero=from_zero)
     place = _places(path, trace, stages, work, origin)
     return Side(
         origin,
@@ -73,6 +78,7 @@ def read_side(path: Path, name: str) -> Side:
         place,
         clock,
         (*warnings, *_about_run(trace.manifest, stages[0].steps, place, origin)),
+        from_zero,
     )
 
 

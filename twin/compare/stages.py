@@ -91,9 +91,9 @@ def _common_steps(stages: Sequence[Stage], origin: str) -> list[int]:
     return found
 
 
-def with_steps(stages: Sequence[Stage], kept: Sequence[int]) -> tuple[Stage, ...]:
-    """Keep some steps, each of which lasts from the first begin to the last end in any stage."""
-    spans = {number: span_of([stage.steps.times[number] for stage in stages]) for number in kept}
+def with_steps(stages: Sequence[Stage], kept: Sequence[int], *, from_zero: bool = False) -> tuple[Stage, ...]:
+    """Keep some steps, each of which lasts from the first begin in any stage, or from zero, to the last end."""
+    spans = {number: span_of([stage.steps.times[number] for stage in stages], from_zero=from_zero) for number in kept}
     return tuple(
         replace(
             stage,
@@ -106,9 +106,13 @@ def with_steps(stages: Sequence[Stage], kept: Sequence[int]) -> tuple[Stage, ...
     )
 
 
-def span_of(several: Sequence[Times]) -> tuple[int, int]:
-    """Return when the first rank of any stage began, and when the last one ended."""
-    return min(int(t.arrival.min()) for t in several), max(int(t.end.max()) for t in several)
+def span_of(several: Sequence[Times], *, from_zero: bool = False) -> tuple[int, int]:
+    """Return when the first rank of any stage began, and when the last one ended.
+
+    A prediction begins at zero (`from_zero`), with what the host does before the first op: no event shows it.
+    """
+    begin = 0 if from_zero else min(int(t.arrival.min()) for t in several)
+    return begin, max(int(t.end.max()) for t in several)
 
 
 def too_early_across_ns(stages: Sequence[Stage], number: int) -> int:

@@ -27,6 +27,11 @@ class EveryRank:
         """Figures of the job's own seed."""
         return self.reports[0]
 
+    @property
+    def middle(self) -> Report:
+        """Figures of the seed whose step is the median; of an even number, the shorter of the two in the middle."""
+        return sorted(self.reports, key=lambda one: one.step_seconds)[(len(self.reports) - 1) // 2]
+
     def distribution(self) -> dict[str, Any]:
         """What JSON says about the seeds; empty for one."""
         if len(self.reports) == 1:

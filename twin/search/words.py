@@ -73,15 +73,16 @@ BEST_WORDS: dict[By, str] = {"simulation": "fastest", "energy": "fewest joules",
 
 
 def model_words(found: Search) -> str:
-    """Where the published communication model's best lie in the simulated order."""
+    """Where the published communication model's best lie in the order of simulated time, which it is about."""
     top = model_top(found)
     model = strategy_of(found.job).ordered_by
     if found.by == "axonn" or not top["simulated_ranks"] or not model:
         return ""
     places = ", ".join("–" if rank is None else f"{rank:,}" for rank in top["simulated_ranks"])
     best, slower = len(top["simulated_ranks"]), top["best_slower_than_fastest"]
+    order = "" if found.by == "simulation" else " in step time"  # the table that it stands by has another order
     said = (
-        f"The {model}'s {best} best lie at places {places} of {found.simulated:,}; "
+        f"The {model}'s {best} best lie at places {places} of {found.simulated:,}{order}; "
         f"{top['among_fastest']} of them are among the {TOP} fastest"
     )
     if not slower:

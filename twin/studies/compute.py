@@ -50,7 +50,7 @@ class PointOptions:
 
     engine: EngineName = "folded"
     seeds: int = 1
-    """Draws of the all-ranks engine: its figures get percentiles."""
+    """Draws of the all-ranks engine: figures are those of the draw of median step, with percentiles."""
     only_fitting: bool = False
     """Refuse what does not fit into memory, unsimulated."""
 
@@ -120,7 +120,7 @@ def simulate_point(job: Job, options: PointOptions) -> tuple[Job, dict[str, Any]
         raise UnfitError(f"{UNFIT}: {lacking(use, job.concrete_micro_sequences)}")
     if options.engine == "ranks":
         every = simulate_every_rank(job, seeds=options.seeds, ranks=[])
-        columns = flat(as_json(every.simulation, every.figures, 0.0)) | flat(every.distribution())
+        columns = flat(as_json(every.simulation, every.middle, 0.0)) | flat(every.distribution())
         tried += options.seeds
     else:
         if simulation is None or options.engine == "des":

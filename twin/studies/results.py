@@ -111,6 +111,8 @@ def facts_of(run: StudyRun, rows: Sequence[Row]) -> list[tuple[str, str]]:
         some = f"{len(unknown):,} point{'s' if len(unknown) > 1 else ''}"
         whose = ", ".join(dict.fromkeys(str(row["machine"]) for row in unknown))
         facts.append((f"no {study.objective}", f"{some}, whose devices do not say what they draw ({whose})"))
+    if study.seeds > 1:
+        facts.append(("seeds", f"{study.seeds} draws a point; figures are those of the draw of median step"))
     if study.target is not None:
         facts.append(("target", study.target.words))
     return facts

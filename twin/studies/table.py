@@ -113,7 +113,11 @@ def target_columns(study: Study, rows: Sequence[Row]) -> list[Column]:
     if target is None:
         return []
     known = [column for column in TO_TARGET if any(row.get(column.key) is not None for row in rows)]
-    return [replace(c, title=f"cost, {target.currency}") if c.key == "target_cost" else c for c in known]
+    currencies = {row["energy_currency"] for row in rows if row.get("energy_currency")}  # of the jobs' own prices
+    titles = {"target_cost": f"cost, {target.currency}"}
+    if len(currencies) == 1:
+        titles["target_energy_cost"] = f"cost of energy, {currencies.pop()}"
+    return [replace(column, title=titles.get(column.key, column.title)) for column in known]
 
 
 def cell(column: Column, row: Row) -> str:
