@@ -137,6 +137,7 @@ def beyond() -> dict[str, Job]:
     llama = {**MODEL, "biases": False, "activation": "swiglu", "positions": "rotary", "norm": "rms", "qk_norm": True}
     products = {"recompute": True, "recompute_keeps": "products"}
     attention = {"recompute": True, "recompute_keeps": "attention", "attention": "flash"}
+    early = {"recompute": True, "recompute_stops_early": True}
     cases: dict[str, dict[str, Any]] = {
         "halves": {"overlap": halves},
         "halves, not recomputed": {"overlap": halves, "recompute": False, "per_rank": 6},
@@ -153,6 +154,12 @@ def beyond() -> dict[str, Job]:
         "halves, documents": {"overlap": halves, "document_mask": True, "model": {**llama, "qk_norm": False}},
         "halves, wide": {"overlap": halves, "communication_precision": IN_FP32},
         "halves, tied": {"overlap": halves, "model": {**MODEL, "tied_embeddings": True}},
+        "stops early": early,
+        "stops early, halves": {**early, "overlap": {**halves, **across}},
+        "stops early, llama": {**early, "model": llama, "gather_unit": "block", "fused_elementwise": True},
+        "stops early, divided": {**early, "divide": both, "recompute_layers": 1},
+        "stops early, dropout": {**early, "dropout": 0.1, "attention": "plain"},
+        "stops early, flat": {**early, "tensor": "1d", "model": {**llama, "qk_norm": False}},
         "attention kept": attention,
         "attention kept, halves": {**attention, "overlap": {**halves, **across}},
         "attention kept, llama": {**attention, "model": llama, "gather_unit": "block", "fused_elementwise": True},

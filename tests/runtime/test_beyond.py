@@ -24,6 +24,7 @@ HALVES: dict[str, Any] = {"overlap": {"halves": True}}
 BOTH: dict[str, Any] = {"overlap": {"halves": True, "across_blocks": True}}
 LLAMA = {**parity.MODEL, "activation": "swiglu", "positions": "rotary", "norm": "rms", "biases": False}
 PRODUCTS: dict[str, Any] = {"recompute": True, "recompute_keeps": "products"}
+EARLY: dict[str, Any] = {"recompute": True, "recompute_stops_early": True}
 ATTENTION: dict[str, Any] = {"recompute": True, "recompute_keeps": "attention", "attention": "flash"}
 OF_HALVES: dict[str, dict[str, Any]] = {
     "halves": HALVES,
@@ -48,6 +49,8 @@ OF_HALVES: dict[str, dict[str, Any]] = {
     "fused": {**HALVES, "fused_elementwise": True},
     "products_kept": {**BOTH, **PRODUCTS},
     "products_kept_llama": {**HALVES, **PRODUCTS, "model": LLAMA, "micro_steps": 1},
+    "stops_early": {**BOTH, **EARLY},
+    "stops_early_llama": {**HALVES, **EARLY, "model": LLAMA, "recompute_layers": 1},
     "attention_kept": {**BOTH, **ATTENTION},
     "attention_kept_llama": {**HALVES, **ATTENTION, "model": LLAMA, "recompute_layers": 1},
 }
@@ -68,6 +71,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "products_of_one_layer": {**PRODUCTS, "recompute_layers": 1, "overlap": {"across_blocks": True}},
     "products_kept_llama": {**PRODUCTS, "model": {**LLAMA, "residual": "parallel"}, "gather_unit": "block"},
     "products_kept_fused": {**PRODUCTS, "fused_elementwise": True, "overlap": {"all_reduce": False}},
+    "stops_early": EARLY,
+    "stops_early_of_one_layer": {**EARLY, "recompute_layers": 1, "overlap": {"across_blocks": True}},
+    "stops_early_llama": {**EARLY, "model": {**LLAMA, "residual": "parallel"}, "gather_unit": "block"},
+    "stops_early_documents": {**EARLY, "document_mask": True, "model": LLAMA},
+    "stops_early_fused": {**EARLY, "fused_elementwise": True, "overlap": {"all_reduce": False}},
     "attention_kept": ATTENTION,
     "attention_of_one_layer": {**ATTENTION, "recompute_layers": 1, "overlap": {"across_blocks": True}},
     "attention_kept_llama": {**ATTENTION, "model": {**LLAMA, "residual": "parallel"}, "gather_unit": "block"},
@@ -81,6 +89,7 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "divided_recomputed": {**DIVIDED, "recompute": True, "gather_unit": "block"},
     "divided_activation": {"divide": {"mlp": True}, "fused_elementwise": True},
     "divided_products_kept": {**DIVIDED, **PRODUCTS},
+    "divided_stops_early": {**DIVIDED, **EARLY},
     "divided_attention_kept": {**DIVIDED, **ATTENTION},
     "divided_heads_attention_kept": {"divide": {"attention": True}, **ATTENTION, "model": LLAMA},
     "divided_heads": {"divide": {"attention": True}},
@@ -94,6 +103,7 @@ OF_DIVIDED: dict[str, dict[str, Any]] = {
     "flat": FLAT,
     "flat_recomputed": {**FLAT, "recompute": True, "gather_unit": "block"},
     "flat_products_kept": {**FLAT, **PRODUCTS, "model": LLAMA},
+    "flat_stops_early": {**FLAT, **EARLY, "model": LLAMA},
     "flat_attention_kept": {**FLAT, **ATTENTION, "model": LLAMA},
     "flat_halves_attention_kept": {**FLAT, **BOTH, **ATTENTION},
     "flat_fused": {**FLAT, "fused_elementwise": True},

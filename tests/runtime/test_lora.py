@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "products kept": (
         "llama",
         {"rank": 3, "targets": ["q", "o", "down"]},
+        {"recompute": True, "recompute_stops_early": True},
         {"recompute": True, "recompute_keeps": "products"},
     ),
     "attention kept": (

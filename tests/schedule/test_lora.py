@@ -52,13 +52,15 @@ def test_flops_of_the_schedule_are_those_of_the_reports(recompute: bool, targets
     assert counted_flops(alone) == pytest.approx(job_flops(alone, recompute=recompute), rel=1e-12)
 
 
-@pytest.mark.parametrize("keeps", ["nothing", "attention", "products"])
+@pytest.mark.parametrize("keeps", ["nothing", "nothing, early", "attention", "products"])
 @pytest.mark.parametrize("layers", [None, 8])
 @pytest.mark.parametrize("targets", [["q", "v"], EVERY, ["down"]], ids=str)
 def test_flops_of_the_hardware_leave_out_the_adapters_whose_products_are_kept(
     targets: list[str], layers: int | None, keeps: str
 ) -> None:
-    options = {"recompute_keeps": keeps, "recompute_layers": layers, "lora": {"rank": 32, "targets": targets}}
+    what, _, early = keeps.partition(", ")
+    options = {"recompute_keeps": what, "recompute_layers": layers, "lora": {"rank": 32, "targets": targets}}
+    options |= {"recompute_stops_early": bool(early)}
     alone = described(ALONE, **options)
     assert counted_flops(alone) == pytest.approx(hardware_flops(alone), rel=1e-12)
 

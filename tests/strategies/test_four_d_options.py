@@ -33,6 +33,7 @@ from twin.strategies.four_d.options import BEYOND, Options
         ({"published": True, "recompute_layers": 1}, "recompute_layers"),
         ({"recompute": False, "recompute_layers": 1}, "recompute_layers"),
         ({"published": True, **PRODUCTS}, "recompute_keeps"),
+        ({"published": True, "recompute": True, "recompute_stops_early": True}, "recompute_stops_early"),
         ({"recompute": False, **PRODUCTS}, "recompute_keeps = 'products': needs recompute: true"),
         ({**PRODUCTS, "recompute_inputs": "host"}, "recompute_inputs"),
         ({**PRODUCTS, "offload": {"activations": "host"}}, "recompute_keeps"),

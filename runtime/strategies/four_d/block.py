@@ -124,9 +124,15 @@ class Block(torch.nn.Module):
         inner = self.activated(wide)
         if again3 is not None:
             again3.by(partial(self.activated, wide.detach()))
-        unread = kept.new_zeros(()).expand_as(kept) if twice else None
+        ends = twice or self.stops_early
+        unread = kept.new_zeros(()).expand_as(kept) if ends else None
         output = self.mlp_down(inner, parts, again3, unread)
-        return add("residual2", kept, output, self.mlp_down.bias_left, summed=not twice)
+        return add("residual2", kept, output, self.mlp_down.bias_left, summed=not ends)
+
+    @property
+    def stops_early(self) -> bool:
+        """Whether it runs again now, and leaves out what only its output needs."""
+        return self.context.job.stops_early and self.context.ops.forward_phase == "recompute"
 
     @property
     def keeps_products(self) -> bool:

@@ -219,8 +219,9 @@ def forward(
     tokens = Parts.of_mlp(context, stream.shape[0])
     wide = _product(block.mlp_up, second, tokens)
     active, activation = _piece(block.activated, wide.output, keep=keep)
-    inner = _product(block.mlp_down, active, tokens, middle.new_zeros(()).expand_as(middle) if twice else None)
-    output, sum2 = _piece(add("residual2", block.mlp_down, summed=not twice), middle, inner.output, keep=keep)
+    ends = twice or block.stops_early
+    inner = _product(block.mlp_down, active, tokens, middle.new_zeros(()).expand_as(middle) if ends else None)
+    output, sum2 = _piece(add("residual2", block.mlp_down, summed=not ends), middle, inner.output, keep=keep)
     if not keep:
         return _Kept(output)
     norms = ((stream, *statistics1), (side, *statistics2))

@@ -137,13 +137,14 @@ def block_forward(
     """Forward of one block; `use_weight` makes a linear's gathered weight available.
 
     `attention_kept`: it runs again, while what attention and its projection gave is there and its output is not wanted.
-    `stops_early`: it runs again, and stops where nothing comes any more that its backward pass needs.
+    `stops_early`: it runs again, and its output is not wanted: only what its last product reads, and dropout's mask.
     """
 
     def apply(index: int) -> None:
         linear, under = linears[index], emit.under(linears[index].name)
         use_weight(linear)
-        if attention_kept and linear.transposed:  # its weight's gradient reads what it read
+        unread = stops_early and index == len(linears) - 1
+        if unread or (attention_kept and linear.transposed):  # its weight's gradient reads what it read
             linear4d.read(under, job, linear, shapes.tokens)
         else:
             linear4d.forward(under, job, linear, shapes.tokens)
@@ -164,10 +165,8 @@ def block_forward(
     norm_forward(emit.under("norm2"), job, shapes)
     apply(2)
     _activation(emit, job, shapes, backward=False)
-    if stops_early:
-        return
     apply(3)
-    _residual(emit, job, shapes, "residual2", summed=not attention_kept)
+    _residual(emit, job, shapes, "residual2", summed=not (attention_kept or stops_early))
 
 
 def block_backward(

@@ -51,7 +51,7 @@ def same_rehearsal(job: FourDJob) -> tuple[object, ...]:
     grid = job.concrete_grid
     overlap = job.overlap
     again = job.recompute_keeps if job.recomputed_layers else None
-    options = (again, overlap.all_reduce, overlap.halves, job.divide, job.tensor)
+    options = (again, job.stops_early, overlap.all_reduce, overlap.halves, job.divide, job.tensor)
     return (grid.y, grid.x, Shapes(job).sequences, *options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictBool
@@ -97,6 +98,7 @@ class FourDJob(Job):
     published: StrictBool = False
     """The algorithm as its authors published it, and nothing else: what goes beyond is refused, and no search varies it
     (`overlap.halves`, `overlap.across_blocks`, `divide`, `tensor`, `recompute_layers`, `recompute_keeps`,
+    `recompute_stops_early`,
     `data_reduction: {mode: sharded_overlapped}`)."""
     overlap: Overlap = Overlap()
     divide: Divide = Divide()
@@ -112,6 +114,9 @@ class FourDJob(Job):
     projection does, so that neither is computed again; nor is what only a block's output needs, MLP down. products:
     what linears and attention give; what norms and the MLP's activation give is computed again, each just before the
     weight gradient that reads it. Not published."""
+    recompute_stops_early: StrictBool = False
+    """With recompute_keeps: nothing, a block that runs again leaves out its last product, MLP down, and that one's
+    sums: nothing needs its output. With attention kept it does so anyway. Not published."""
     cache_gathered_layers: Annotated[int, Field(ge=0, strict=True)] = 0
     """Keep the gathered weights of the first so many blocks from forward to backward."""
     offload: Offload | None = None
@@ -154,20 +159,28 @@ class FourDJob(Job):
         return self.model.layers if self.recompute_layers is None else self.recompute_layers
 
     @property
+    def stops_early(self) -> bool:
+        """Whether blocks of which nothing but the input is kept leave out their last product when they run again."""
+        return self.recompute_stops_early and self.recompute_keeps == "nothing"
+
+    @property
     def kept_flops(self) -> float:
-        """Flops of the blocks that keep everything, where others are computed again."""
+        """Flops of the blocks that keep everything, where others are computed again, and of what those leave out."""
         if not self.recompute:
             return 0.0
         layers, kept = self.model.layers, self.attention_kept_layers
-        of_blocks = kept * (block_flops(self, but=ATTENTION_KEPT) - self._read_again_flops) if kept else 0.0
-        return (layers - self.recomputed_layers) * block_flops(self) + of_blocks
+        left_out = kept * (block_flops(self, but=ATTENTION_KEPT) - self._read_again_flops(ATTENTION_KEPT))
+        if self.stops_early:
+            run = tuple(name for name in self.model.block_linears if name != "mlp_down")
+            last = block_flops(self) - block_flops(self, but=("mlp_down",))
+            left_out += self.recomputed_layers * (last - self._read_again_flops(run))
+        return (layers - self.recomputed_layers) * block_flops(self) + left_out
 
-    @property
-    def _read_again_flops(self) -> float:
+    def _read_again_flops(self, run: Collection[str]) -> float:
         """Flops of a block's adapters whose linears do not run again, with what these read: of their gradients."""
         if self.lora is None:
             return 0.0
-        left = (name for name in self.model.block_linears if name not in ATTENTION_KEPT)
+        left = (name for name in self.model.block_linears if name not in run)
         return 2.0 * self.tokens_per_step * sum(self.lora.elements(self.model, name)[0] for name in left)
 
     @property

@@ -63,6 +63,7 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
         problems += [] if not ahead else [Problem("data_reduction.mode", remedy, job.data_reduction.mode)]
         problems += [] if layers is None else [Problem("recompute_layers", remedy, layers)]
         problems += [] if keeps == "nothing" else [Problem("recompute_keeps", remedy, keeps)]
+        problems += [Problem("recompute_stops_early", remedy, True)] if job.recompute_stops_early else []
     if layers is not None and not job.recompute:
         problems.append(Problem("recompute_layers", "needs recompute: true", layers))
     if keeps != "nothing" and not job.recompute:

@@ -103,7 +103,8 @@ def _passes(
         at_block = again.under(f"block{layer}", layer=layer)
         if layer < job.recomputed_layers:
             _copy_input(at_block, job, shapes, "to_device")
-            block_forward(at_block, job, shapes, linears, use, attention_kept=layer < job.attention_kept_layers)
+            kept, early = layer < job.attention_kept_layers, job.stops_early
+            block_forward(at_block, job, shapes, linears, use, attention_kept=kept, stops_early=early)
             use = already_there
         under, made_again = backward.under(f"block{layer}", layer=layer), layer < job.products_kept_layers
         block_backward(under, job, shapes, linears, use, scatters, at_block if made_again else None)
