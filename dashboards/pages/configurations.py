@@ -177,6 +177,7 @@ def _memory_card(
                 able(kept),
                 columns,
                 height=480,
+                grows=True,
                 getRowId="params.data.id",
                 selectedRows={"ids": [str(c.number) for c in chosen]},
                 dashGridOptions={"rowSelection": selection},
@@ -203,7 +204,7 @@ def _refused_card(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate
     return card(
         "What cannot run",
         html.Span(_refused_words(kept), id="configurations-refused"),
-        html.Div(table(REFUSED, unable(kept), columns), hidden=not unable(found)),
+        html.Div(table(REFUSED, unable(kept), columns, grows=True), hidden=not unable(found)),
     )
 
 

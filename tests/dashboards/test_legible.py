@@ -186,3 +186,23 @@ def test_the_menu_does_not_lie_on_the_page_in_a_narrow_window(browser, server, q
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     visitor.context.close()
     assert visitor.wrong == []
+
+
+BENEATH = """id => {
+  const grid = document.getElementById(id), rows = [...grid.querySelectorAll(".ag-center-cols-container .ag-row")];
+  if (!rows.length) return -1;
+  const last = Math.max(...rows.map((row) => row.getBoundingClientRect().bottom));
+  return grid.getBoundingClientRect().bottom - last;
+}"""
+
+
+def test_a_small_table_is_as_high_as_its_rows(browser, server, names):
+    """Beneath the last there was room for some more."""
+    visitor = Visitor(browser, server)
+    run = {"run": names["gpt-320b-frontier-every-rank"]}
+    for path, table in (("/communication", "links"), ("/ranks", "axis-means")):
+        page = visitor.go(path, run)
+        page.locator(f"#{table} .ag-row").first.wait_for(state="attached")
+        page.wait_for_function(f"() => 0 <= ({BENEATH})('{table}') && ({BENEATH})('{table}') < 30")
+    visitor.context.close()
+    assert visitor.wrong == []
