@@ -31,6 +31,10 @@ FITTED = {
     "suppressColumnVirtualisation": True,
 }
 """Columns as wide as what they hold: one out of view is not drawn otherwise, and keeps a width that shifts it out."""
+HEAD_PIXELS, ROW_PIXELS = 66, 42
+"""Of a table: its head with what frames it and a bar to scroll by, and a row."""
+FEW_ROWS = 6
+"""None of so few rows is to be filtered out, and the menu of a filter would be higher than their table."""
 NUMBER = {"valueFormatter": {"function": "number(params.value)"}}
 
 
@@ -138,15 +142,21 @@ def table(
     columns: Sequence[Mapping[str, Any]] | None = None,
     *,
     height: int = 360,
+    grows: bool = False,
     **options: Any,
 ) -> Component:
-    """Show rows, to be sorted, filtered and downloaded as CSV."""
+    """Show rows, to be sorted, filtered and downloaded as CSV.
+
+    Where they need less than `height` pixels the table is as high as they are, but where more may come (`grows`).
+    """
+    low = not grows and 0 < len(rows) <= (height - HEAD_PIXELS) // ROW_PIXELS
     if columns is None:
         columns = [{"field": name, "headerName": name} for name in (rows[0] if rows else {})]
     numeric = {name for row in rows for name, value in row.items() if type(value) in (int, float)}
     timed = {column["field"] for column in columns if _unit(column) in UNITS}
     columns = [_looking(column) if column["field"] in numeric | timed else column for column in columns]
-    options["dashGridOptions"] = {**FITTED, **options.get("dashGridOptions", {})}
+    fitted = {**FITTED, "domLayout": "autoHeight"} if low else FITTED
+    options["dashGridOptions"] = {**fitted, **options.get("dashGridOptions", {})}
     return html.Div(
         [
             dag.AgGrid(
@@ -155,13 +165,13 @@ def table(
                 columnDefs=[dict(column) for column in columns],
                 defaultColDef={
                     "sortable": True,
-                    "filter": True,
+                    "filter": len(rows) > FEW_ROWS or not low,
                     "resizable": True,
                     "minWidth": 90,
                     "useValueFormatterForExport": False,
                 },
                 csvExportParams={"fileName": f"{identifier}.csv"},
-                style={"height": f"{height}px"},
+                style={"height": None if low else f"{height}px"},
                 className="ag-theme-quartz grid",
                 **options,
             ),

@@ -21,6 +21,8 @@ from twin.trace.palette import SEQUENTIAL
 
 MAX_POINTS, MAX_LINES, TOP = 4000, 300, 10
 """Points and lines that a browser still draws at once; and how many of the published model's best are marked."""
+MAX_ABREAST = 8
+"""Axes of which the numbers at their ends have room beside each other in a small window; those of more are turned."""
 FAR = 4.0
 """A device with so many times the memory of all candidates is not drawn: nothing else would be seen."""
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
@@ -218,17 +220,21 @@ def parallel(shown: Sequence[SavedCandidate]) -> go.Figure:
                     legendrank=number,
                 )
             )
+    turned = {"textangle": -90} if len(axes) > MAX_ABREAST else {}
     for axis, (low, high) in enumerate(ends):
-        for at, end in ((-0.05, low), (1.05, high)):
-            figure.add_annotation(x=axis, y=at, text=axes[axis][3](end), showarrow=False, font={"size": 12})
+        for at, end, side in ((-0.03, low, "top"), (1.03, high, "bottom")):
+            text = axes[axis][3](end)
+            figure.add_annotation(x=axis, y=at, text=text, yanchor=side, showarrow=False, font={"size": 12}, **turned)
     figure.update_xaxes(
         tickvals=list(range(len(axes))),
         ticktext=[name for name, *_ in axes],
         range=[-0.4, len(axes) - 0.6],
         showgrid=True,
         zeroline=False,
+        **({"tickangle": -90, "automargin": True} if turned else {}),
     )
-    figure.update_yaxes(visible=False, range=[-0.1, 1.1])
+    beyond = 0.35 if turned else 0.12
+    figure.update_yaxes(visible=False, range=[-beyond, 1 + beyond])
     return finished(figure, hovermode="closest", legend=LEGEND)
 
 

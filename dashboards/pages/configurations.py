@@ -10,16 +10,15 @@ import dash_mantine_components as dmc
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 
-from dashboards.candidate_rows import able, columns_of, comparison, model_rows, model_top, refused_row, row, unable
+from dashboards.candidate_rows import able, columns_of, comparison, model_rows, refused_row, row, unable
 from dashboards.candidate_strategies import strategies_card
+from dashboards.candidate_words import model_summary, refused_words, summary_of
 from dashboards.candidates import SavedCandidate, candidates_of, job_text
-from dashboards.figures.pareto import MAX_LINES, MAX_POINTS, TOP, drawable, orders, parallel, pareto
+from dashboards.figures.pareto import MAX_LINES, orders, parallel, pareto
 from dashboards.page import Page, PageContext, Query, state
-from dashboards.parts import card, graph, reasons, seconds, table, with_table
+from dashboards.parts import card, graph, reasons, table, with_table
 from dashboards.query import query_of
 from twin.description.problems import DescriptionError, fail
-from twin.description.units import format_memory
-from twin.search.words import HINDRANCES
 from twin.strategies import known_axes
 
 PARETO, PARALLEL, ORDERS = "pareto", "parallel", "orders"
@@ -62,50 +61,6 @@ def pair_of(text: str, found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
     """Read the numbers of at most two candidates, such as 3,17; what is not there is left out."""
     numbers = [int(word) for word in text.split(",")[:8] if word.isdecimal() and len(word) < 9]
     return [found[n] for n in dict.fromkeys(numbers) if n < len(found)][:2]
-
-
-def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) -> str:
-    """Say in a sentence what there is and which is fastest."""
-    if not kept:
-        return f"The filters leave none of {len(found):,} candidates."
-    drawn = drawable(kept)
-    axes = f" ({found[0].axes})" if found and not found[0].several else ""
-    seen = f"{min(len(drawn), MAX_POINTS):,}"
-    if len(drawn) > MAX_POINTS:
-        seen += f" of {len(drawn):,}, the fastest and the front,"
-    words = f"{len(found):,} candidates, {sum(c.feasible for c in found):,} can run; {seen} drawn"
-    if not drawn:
-        return f"{words}."
-    best = min(drawn, key=lambda c: c.step_seconds or 0.0)
-    return (
-        f"{words}. Fastest: {best.name}{axes}, {seconds(best.step_seconds or 0.0)}, "
-        f"{format_memory(best.memory_bytes or 0.0)}."
-    )
-
-
-def model_summary(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate]) -> str:
-    """Say where the published communication model's best lie in simulated time, for each number of ranks by itself."""
-    top = model_top(kept)
-    if not kept:
-        return "The filters leave no candidate."
-    if not top:
-        return "No candidate of the published communication model's first ten is shown."
-    if not any(c.rank for c in top):
-        return f"None of the published communication model's first {TOP} can run, or can be the fastest."
-    several = len({c.ranks for c in found}) > 1
-    said = [_places(kept, found, ranks, several) for ranks in dict.fromkeys(c.ranks for c in top)]
-    words = f"The published communication model's first {TOP}{' of each number of ranks' if several else ''} lie at "
-    rest = sum(c.rank is None for c in top)
-    without = f"; without a place, as they cannot run or cannot be the fastest: {rest}" if rest else ""
-    return f"{words}{'; '.join(each for each in said if each)} in simulated time{without}."
-
-
-def _places(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate], ranks: int, several: bool) -> str:
-    """Say the places of the model's first of one number of ranks, and how many a filter hides."""
-    shown, there = (model_top([c for c in of if c.ranks == ranks]) for of in (kept, found))
-    places = ", ".join(f"{c.rank:,}" for c in shown if c.rank)
-    hidden = f" ({len(shown)} of {len(there)} are shown)" if len(shown) < len(there) else ""
-    return f"places {places}{f' of {ranks:,} ranks' if several else ''}{hidden}" if places else ""
 
 
 def figures(kept: Sequence[SavedCandidate], chosen: Sequence[SavedCandidate]) -> tuple[Any, Any, Any]:
@@ -177,6 +132,7 @@ def _memory_card(
                 able(kept),
                 columns,
                 height=480,
+                grows=True,
                 getRowId="params.data.id",
                 selectedRows={"ids": [str(c.number) for c in chosen]},
                 dashGridOptions={"rowSelection": selection},
@@ -202,21 +158,9 @@ def _refused_card(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate
     ]
     return card(
         "What cannot run",
-        html.Span(_refused_words(kept), id="configurations-refused"),
-        html.Div(table(REFUSED, unable(kept), columns), hidden=not unable(found)),
+        html.Span(refused_words(kept), id="configurations-refused"),
+        html.Div(table(REFUSED, unable(kept), columns, grows=True), hidden=not unable(found)),
     )
-
-
-def _refused_words(kept: Sequence[SavedCandidate]) -> str:
-    if not kept:
-        return "The filters leave no candidate."
-    rows = [c for c in kept if not c.feasible]
-    counts = [
-        f"{sum(c.hindrance == kind for c in rows):,} for {words}"
-        for kind, words in HINDRANCES.items()
-        if any(c.hindrance == kind for c in rows)
-    ]
-    return f"{len(rows):,} candidates cannot run: {', '.join(counts)}." if rows else "All of them can run."
 
 
 def _choice(found: Sequence[SavedCandidate], query: Query, key: str) -> Component:
@@ -261,7 +205,7 @@ def narrow(context: PageContext, *given: Any) -> Any:
         unable(kept),
         summary_of(found, kept),
         model_summary(kept, found),
-        _refused_words(kept),
+        refused_words(kept),
         comparison(chosen, query.get("run", ""), context.settings.prefix),
         "",
     )

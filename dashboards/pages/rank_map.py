@@ -179,7 +179,7 @@ def axis_means(found: RankTable, name: str) -> list[dict[str, Any]]:
                 "axis": axis,
                 "highest at": at,
                 f"mean there{unit}": _plain(mean[at]),
-                f"median of the means{unit}": _plain(middle),
+                f"median mean{unit}": _plain(middle),
                 "above (%)": round(100 * (mean[at] / middle - 1), 2) if middle else None,
             }
         )

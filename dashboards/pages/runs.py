@@ -47,6 +47,7 @@ def shown(context: PageContext, query: Query) -> Component:
             rows,
             columns,
             height=460,
+            grows=True,
             getRowId="params.data.name",
             selectedRows={"ids": [e.name for e in chosen]},
             dashGridOptions={"rowSelection": {"mode": "multiRow", "enableClickSelection": True}},

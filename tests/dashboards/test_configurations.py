@@ -13,12 +13,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboards.candidate_rows import MAX_ROWS, able, facts, model_rows, unable
+from dashboards.candidate_rows import MAX_ROWS, able, facts, unable
+from dashboards.candidate_words import summary_of
 from dashboards.candidates import candidates_of, job_text
 from dashboards.catalog import Catalog
 from dashboards.figures.pareto import MAX_POINTS, TOP, coordinates, orders, parallel, pareto
 from dashboards.page import PageContext
-from dashboards.pages.configurations import PAGE, filtered, model_summary, pair_of, summary_of
+from dashboards.pages.configurations import PAGE, filtered, pair_of
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
@@ -165,56 +166,6 @@ def test_parallel_coordinates_pass_through_every_axis_once(search):
     assert all(y is None or 0.0 <= y <= 1.0 for t in lines for y in t.y)
 
 
-def test_the_models_best_are_said_in_its_order(search):
-    known = read(search)
-    assert model_summary(known, known) == (
-        "The published communication model's first 10 lie at places 3, 1, 2 in simulated time."
-    )
-    first = next(t for t in orders(known).data if t.name == f"the model's first {TOP}")
-    assert sorted(zip(first.x, first.y, strict=True)) == [(1, 3), (2, 1), (3, 2)]
-
-
-def test_places_of_the_models_best_are_those_of_their_number_of_ranks(tmp_path):
-    """Two numbers of ranks: the best of the small one takes four times as long, and is its first all the same."""
-    ranking = [
-        candidate((8, 1, 1, 1), step=1.0, rank=1, model_rank=2),
-        candidate((4, 2, 1, 1), step=2.0, rank=2, model_rank=1),
-        candidate((4, 1, 1, 1), step=4.0, rank=1, model_rank=1, ranks=4),
-        candidate((2, 2, 1, 1), step=5.0, rank=2, model_rank=2, ranks=4),
-    ]
-    known = read(written(tmp_path, ranking))
-    rows = [(r["ranks"], r["simulated place"], r["slower than place 1 (%)"]) for r in model_rows(known, known)]
-    assert rows == [(4, 1, 0.0), (4, 2, 25.0), (8, 2, 100.0), (8, 1, 0.0)]
-    assert model_summary(known, known) == (
-        "The published communication model's first 10 of each number of ranks lie at places 1, 2 of 4 ranks; "
-        "places 2, 1 of 8 ranks in simulated time."
-    )
-    kept = filtered(known, {"z": "2", "ranks": "8"})
-    assert [r["slower than place 1 (%)"] for r in model_rows(kept, known)] == [100.0]
-    assert model_summary(kept, known) == (
-        "The published communication model's first 10 of each number of ranks lie at places 2 of 8 ranks "
-        "(1 of 2 are shown) in simulated time."
-    )
-
-
-def test_where_filters_leave_nothing_a_sentence_says_so_and_no_axis_is_invented(search):
-    known = read(search)
-    context, query = search
-    kept = filtered(known, {"z": "2", "y": "8"})
-    assert kept == []
-    for draw in (pareto, parallel, orders):
-        figure = draw(kept)
-        assert len(figure.data) == 0
-        assert (figure.layout.xaxis.visible, figure.layout.yaxis.visible) == (False, False)
-        assert len(figure.layout.annotations) == 1
-    assert summary_of(known, kept) == "The filters leave none of 5 candidates."
-    assert model_summary(kept, known) == "The filters leave no candidate."
-    assert "All of them can run." not in text_of(PAGE.shown(context, {**query, "z": "2", "y": "8"}))
-    refused = filtered(known, {"y": "8"})  # the one that cannot run
-    assert len(parallel(refused).data) == 0
-    assert summary_of(known, refused) == "5 candidates, 4 can run; 0 drawn."
-
-
 def test_ends_of_axes_have_units_that_suit_them(tmp_path):
     """Of a small job memory ended at 0.01871, and the step at 0.2431."""
     small = [
@@ -233,16 +184,6 @@ def test_ticks_of_very_different_steps_have_a_unit_each(tmp_path):
     said = dict(zip(axis.tickvals, axis.ticktext, strict=True))
     assert axis.type == "log"
     assert (said[0.5], said[20.0], said[2000.0]) == ("500 ms", "20 s", "2,000 s")
-
-
-def test_models_best_without_a_place_are_counted(tmp_path):
-    """They were a row of dashes."""
-    ranking = [candidate((8, 1, 1, 1), rank=1, model_rank=1), candidate((1, 8, 1, 1), rank=None, model_rank=2)]
-    known = read(written(tmp_path, ranking))
-    words = model_summary(known, known)
-    assert words.endswith(
-        "at places 1 in simulated time; without a place, as they cannot run or cannot be the fastest: 1."
-    )
 
 
 def test_filters_keep_what_an_address_asks_for(search):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import pytest
 
+from tests.dashboards.serving import served
 from tests.dashboards.test_browser import Visitor
+from tests.dashboards.test_configurations import JOB, written
+from tests.dashboards.test_strategies import ACROSS
 
 CONTRAST = """field => {
   const rgb = (text) => (text.match(/[\\d.]+/g) || []).slice(0, 3).map(Number);
@@ -206,3 +209,40 @@ def test_headings_of_sorted_columns_are_whole_and_filters_say_their_unit(browser
     assert {field.get_attribute("placeholder") for field in fields.all()} == {"in seconds"}
     visitor.context.close()
     assert visitor.wrong == []
+
+
+BENEATH = """id => {
+  const grid = document.getElementById(id), rows = [...grid.querySelectorAll(".ag-center-cols-container .ag-row")];
+  if (!rows.length) return -1;
+  const last = Math.max(...rows.map((row) => row.getBoundingClientRect().bottom));
+  return grid.getBoundingClientRect().bottom - last;
+}"""
+
+
+def test_a_small_table_is_as_high_as_its_rows(browser, server, names):
+    """Beneath the last there was room for some more."""
+    visitor = Visitor(browser, server)
+    run = {"run": names["gpt-320b-frontier-every-rank"]}
+    for path, table in (("/communication", "links"), ("/ranks", "axis-means")):
+        page = visitor.go(path, run)
+        page.locator(f"#{table} .ag-row").first.wait_for(state="attached")
+        page.wait_for_function(f"() => 0 <= ({BENEATH})('{table}') && ({BENEATH})('{table}') < 30")
+    visitor.context.close()
+    assert visitor.wrong == []
+
+
+def test_numbers_at_the_ends_of_many_axes_do_not_touch(tmp_path, browser):
+    """A search over three strategies in a window of 600 pixels: fifteen axes."""
+    job = {key: value for key, value in JOB.items() if key != "grid"}
+    context, query = written(tmp_path, ACROSS, {**job, "strategy": "fsdp"}, strategy="fsdp")
+    with served(context.settings) as server:
+        visitor = Visitor(browser, server)
+        visitor.page.set_viewport_size({"width": 600, "height": 900})
+        page = visitor.go("/configurations", query)
+        page.locator("#parallel .annotation-text").first.wait_for(state="attached")
+        boxes = [one.bounding_box() for one in page.locator("#parallel .annotation-text").all()]
+        assert len(boxes) >= 24
+        for a, b in combinations(boxes, 2):
+            apart = a["x"] + a["width"] <= b["x"] or b["x"] + b["width"] <= a["x"]
+            assert apart or a["y"] + a["height"] <= b["y"] or b["y"] + b["height"] <= a["y"], (a, b)
+        visitor.context.close()
