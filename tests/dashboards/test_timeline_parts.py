@@ -17,12 +17,13 @@ from dashboards.events import CATEGORIES, columns
 from dashboards.figures.timeline import MAX_BARS, describe, timeline
 from dashboards.figures.timeline_marks import reframed
 from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of, spelled_out
-from dashboards.pages.timeline import shown
+from dashboards.pages.timeline import shown, wrong_of
 from dashboards.pages.timeline_later import list_worst
 from dashboards.pages.timeline_open import CHOICES, open_all
 from dashboards.pages.timeline_parts import worst_rows
 from dashboards.timeline import raster
 from dashboards.timeline.lanes import MAX_LANES, lanes, unpaired, worst
+from dashboards.timeline.opened import view_of
 from dashboards.timeline.raster import coverage, painted
 from dashboards.timeline.step import partners, step_of
 from dashboards.timeline.view import View, all_ranks, paired, parse_ranks
@@ -125,6 +126,20 @@ def test_ranks_that_are_no_numbers_are_refused(text):
         return
     with pytest.raises(DescriptionError, match="ranks"):
         parse_ranks(text, [0, 1, 2])
+
+
+def test_each_field_that_names_ranks_is_told_what_is_wrong_with_it():
+    """Below the figure alone it was out of sight, and said of *ranks* whichever field it was."""
+    pair = pair_of(*by_hand())
+    with pytest.raises(DescriptionError) as refused:
+        view_of({"ranks": "abc", "pins": "0", "turned": "9"}, pair)
+    assert [problem.path for problem in refused.value.problems] == ["ranks", "turned"]
+    ranks, pins, turned = wrong_of(refused.value.problems)
+    assert "such as 0,3,8-15" in ranks
+    assert pins == ""
+    assert "choose among 0-1" in turned
+    assert wrong_of(()) == ["", "", ""]
+    assert view_of({"ranks": "1", "pins": "0"}, pair).pins == (0,)
 
 
 def test_ranges_of_ranks_cost_nothing():
