@@ -20,7 +20,7 @@ from dashboards.figures.timeline_picture import COLUMNS, picture, rows_of, spell
 from dashboards.pages.timeline import shown, wrong_of
 from dashboards.pages.timeline_later import list_worst
 from dashboards.pages.timeline_open import CHOICES, open_all
-from dashboards.pages.timeline_parts import worst_rows
+from dashboards.pages.timeline_parts import kinds_of, summary, worst_rows
 from dashboards.timeline import raster
 from dashboards.timeline.lanes import MAX_LANES, lanes, unpaired, worst
 from dashboards.timeline.opened import view_of
@@ -140,6 +140,18 @@ def test_each_field_that_names_ranks_is_told_what_is_wrong_with_it():
     assert "choose among 0-1" in turned
     assert wrong_of(()) == ["", "", ""]
     assert view_of({"ranks": "1", "pins": "0"}, pair).pins == (0,)
+
+
+def test_of_one_thing_one_is_said_and_kinds_that_no_run_has_are_not_offered():
+    """The measured run lacks one op of a rank, then of both; none has copies, experts or a pipeline."""
+    rows = by_hand_measured()
+    first = columns(table(by_hand_predicted()))
+    for missing, words in ((0, "1 op is in the predicted run only"), (1, "2 ops are in the predicted run only")):
+        rows[missing] = rows[missing][:-1]
+        pair = pair_of(first, columns(table(rows)))
+        assert words in summary(pair, lanes(pair, View()))
+    assert kinds_of(pair, View()) == ["compute", "x", "wait", "gap"]
+    assert kinds_of(pair, View(show="tensor")) == ["compute", "tensor", "x", "wait", "gap"]
 
 
 def test_ranges_of_ranks_cost_nothing():

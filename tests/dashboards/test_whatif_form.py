@@ -153,6 +153,7 @@ def test_ranks_are_multiplied_by_whole_powers_of_two(base):
     box = next(p for p in parts if getattr(p, "id", None) == {"type": "times", "key": "scale-ranks"})
     assert [float(one["value"]) for one in box.data] == [2.0**n for n in range(-6, 7)]
     assert box.value == "0.03125"
+    assert getattr(box, "aria-label") == "ranks, times"
     assert [changed(base, {"scale-ranks": str(n)})["ranks"] for n in range(-6, 7)] == [2**n for n in range(9, 22)]
     with pytest.raises(DescriptionError, match=r"ranks, times = '1.1': expected a whole power of 2"):
         changed(base, {"scale-ranks": "0.137504"})
