@@ -136,23 +136,6 @@ def test_zooming_until_bars_appear(visitor, queries):
     assert 0 < page.locator("#timeline .barlayer .point").count() <= 3000
 
 
-def test_a_field_of_ranks_that_names_none_is_marked(visitor, queries):
-    page = visitor.go("/timeline", queries["/timeline"])
-    page.locator("#timeline-worst .ag-row").first.wait_for()
-    ranks, pins = page.get_by_label("ranks (0"), page.get_by_label("pinned above")
-    ranks.fill("abc")
-    expect(ranks).to_have_attribute("aria-invalid", "true")
-    expect(page.get_by_text("expected numbers and ranges").first).to_be_visible()
-    pins.fill("999")
-    expect(pins).to_have_attribute("aria-invalid", "true")
-    ranks.fill("0")
-    expect(ranks).not_to_have_attribute("aria-invalid", "true")
-    expect(pins).to_have_attribute("aria-invalid", "true")
-    pins.fill("")
-    expect(pins).not_to_have_attribute("aria-invalid", "true")
-    expect(page.locator("#timeline-words")).to_contain_text("ops")
-
-
 def test_keys_move_the_timeline(visitor, queries):
     page = visitor.go("/timeline", queries["/timeline"])
     page.locator("#timeline .barlayer, #timeline .hm").first.wait_for(state="attached")
