@@ -11,6 +11,7 @@ from plotly.colors import hex_to_rgb
 from dashboards.figures.timeline_picture import placed, rows_of, spaced
 from dashboards.parts import finished, seconds
 from dashboards.timeline.raster import coverage, painted
+from twin.description.units import counted
 from twin.trace.bubbles import WORDS, PipelineRun, StageRun
 from twin.trace.palette import pass_colour
 from twin.trace.passes import KINDS, PASS_KINDS
@@ -44,7 +45,7 @@ def pipeline(run: PipelineRun) -> tuple[go.Figure, str]:
     """Draw the passes of a step, and say in a sentence what is drawn."""
     shown = lanes_of(run)
     boxes = sum(len(stage.passes) for stage in shown)
-    left_out = len(run.stages) - len(shown)
+    more = len(run.stages) - len(shown)
     if boxes <= MAX_BOXES:
         figure = go.Figure(_boxes(run, shown))
         words = "one box each; a number is its micro-batch's, and vanishes where it has no room: zoom in"
@@ -72,8 +73,18 @@ def pipeline(run: PipelineRun) -> tuple[go.Figure, str]:
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
     )
     several = f"{run.micro_batches:,} micro-batch{'es' if run.micro_batches > 1 else ''}"
-    room = f" {left_out} ranks are left out; name ranks to see them." if left_out else ""
+    room = f" {left_out(more)}." if more else ""
     return figure, f"{boxes:,} passes of {several}, {words}.{room}"
+
+
+def left_out(ranks: int) -> str:
+    """Say how many ranks there is no room for.
+
+    >>> left_out(1), left_out(1016)
+    ('1 rank is left out; name ranks to see it', '1,016 ranks are left out; name ranks to see them')
+    """
+    is_left, them = ("is", "it") if ranks == 1 else ("are", "them")
+    return f"{counted(ranks, 'rank')} {is_left} left out; name ranks to see {them}"
 
 
 def bubble_table(run: PipelineRun) -> list[dict[str, Any]]:

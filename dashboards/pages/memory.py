@@ -15,7 +15,7 @@ from dashboards.parts import bytes_axis, card, escape, finished, graph, table, w
 from twin.cost.memory import MemoryUse, largest_micro_sequences, memory_use, with_micro_sequences
 from twin.description.job import Job
 from twin.description.problems import fail
-from twin.description.units import format_memory
+from twin.description.units import counted, format_memory
 from twin.strategies import strategy_of
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#F0E442")
@@ -85,10 +85,10 @@ def variants(job: Job) -> list[tuple[str, MemoryUse]]:
     of_a_replica = job.batch.sequences // job.concrete_grid.replicas
     for other in (max(1, micro // 2), micro * 2):
         if other != micro and of_a_replica % other == 0:
-            changed[f"{other} sequences at a time"] = with_micro_sequences(job, other)
+            changed[f"{counted(other, 'sequence')} at a time"] = with_micro_sequences(job, other)
     largest = largest_micro_sequences(job)
     if largest is not None and largest != micro:
-        changed[f"{largest} sequences at a time, the most that fit"] = with_micro_sequences(job, largest)
+        changed[f"{counted(largest, 'sequence')} at a time, the most that fit"] = with_micro_sequences(job, largest)
     return [(name, memory_use(one)) for name, one in changed.items()]
 
 

@@ -62,8 +62,9 @@ def shown(context: PageContext, query: Query) -> Component:
 
 
 def counted(entries: list[Entry]) -> str:
-    """Say how many entries there are of each kind."""
+    """Say how many entries there are of each kind, and how many that cannot be read."""
     found = {kind: sum(e.kind == kind for e in entries) for kind in get_args(Kind)}
+    found["damaged"] = sum(e.kind is None for e in entries)
     kinds = ", ".join(f"{n} {MANY.get(kind, kind) if n > 1 else kind}" for kind, n in found.items() if n)
     return f"{len(entries)} {'entries' if len(entries) > 1 else 'entry'}" + (f": {kinds}" if kinds else "")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -38,10 +39,10 @@ from dashboards.query import query_of
 from dashboards.timeline.inspect import chosen_op, looked_at
 from dashboards.timeline.lanes import Lanes
 from dashboards.timeline.meetings import critical_path
-from dashboards.timeline.opened import opened
+from dashboards.timeline.opened import RANKS_OF, opened
 from dashboards.timeline.statistics import found_rows, window_rows
 from dashboards.timeline.view import Pair
-from twin.description.problems import DescriptionError
+from twin.description.problems import DescriptionError, Problem
 
 GRAPH, MAP, MOVED, PANEL = "timeline", "timeline-map", "timeline-moved", "timeline-panel"
 AROUND = 6.0
@@ -146,7 +147,7 @@ def _found_card(query: Query, pair: Pair, laid: Lanes) -> Component:
 def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
     """Draw what the choices say, in the window that a zoom, a jump or a chosen op leads to."""
     *values, _jump, _all, chosen, found_row, clicked, _close, place, window, op, search = arguments
-    cause, nothing = ctx.triggered_id, (no_update,) * 8
+    cause, nothing = ctx.triggered_id, (no_update,) * (8 + len(RANKS_OF))
     at = window_of(window or "")
     wanted = dict(zip(CHOICES, values, strict=True))
     query = {**query_of(search), **{key: str(value or "") for key, value in wanted.items()}, "op": str(op or "")}
@@ -189,9 +190,15 @@ def redraw(context: PageContext, moved: Any, *arguments: Any) -> Any:
             worst_table(found.pair, found.laid) if relaid else no_update,
             query["op"],
             no_update if cause == MOVED else panel_of(found, query),
+            *wrong_of(()),
         )
     except DescriptionError as error:
-        return no_update, no_update, reasons(error), *nothing[3:]
+        return no_update, no_update, reasons(error), *nothing[3:8], *wrong_of(error.problems)
+
+
+def wrong_of(problems: Sequence[Problem]) -> list[str]:
+    """Say for each field that names ranks what is wrong with it; nothing where nothing is."""
+    return [next((problem.message for problem in problems if problem.path == key), "") for key in RANKS_OF]
 
 
 def around_op(context: PageContext, query: Query) -> tuple[float, float] | None:
@@ -238,6 +245,7 @@ def register(app: Dash, context: PageContext) -> None:
         Output(WORST_PLACE, "children"),
         Output(state("op"), "value"),
         Output(PANEL, "children"),
+        *(Output(state(key), "error") for key in RANKS_OF),
         Input(MOVED, "data"),
         *(Input(state(key), "value") for key in CHOICES),
         Input("timeline-jump", "n_clicks"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import dash_mantine_components as dmc
+import numpy as np
 from dash import dcc, html
 from dash.development.base_component import Component
 
 from dashboards.events import CATEGORIES, GAP
+from dashboards.figures.pipeline import left_out
 from dashboards.figures.timeline_picture import WORDS
 from dashboards.later import FIELD_PIXELS, Later
 from dashboards.page import Query, state
@@ -16,6 +18,7 @@ from dashboards.parts import aria, card, seconds, table
 from dashboards.timeline.inspect import Looked
 from dashboards.timeline.lanes import HOST, Lanes, unpaired, worst
 from dashboards.timeline.view import Pair, View, all_ranks, ranges
+from twin.description.units import counted
 
 WORST, WINDOW, FOUND = "timeline-worst", "timeline-window", "timeline-found"
 WORST_PLACE, WORST_PIXELS = "timeline-worst-rows", 320
@@ -43,10 +46,16 @@ def lane_controls(query: Query, pair: Pair, view: View) -> list[Component]:
             "show",
             "show",
             view.show,
-            [{"value": "", "label": "everything"}, *({"value": c, "label": WORDS[c]} for c in CATEGORIES)],
+            [{"value": "", "label": "everything"}, *({"value": c, "label": WORDS[c]} for c in kinds_of(pair, view))],
             180,
         ),
     ]
+
+
+def kinds_of(pair: Pair, view: View) -> list[str]:
+    """Return the kinds of events that the steps have, gaps between them, and what an address says is to be shown."""
+    there = np.sum([np.bincount(step.category, minlength=len(CATEGORIES)) for step in pair.steps], axis=0)
+    return [name for name, number in zip(CATEGORIES, there, strict=True) if number or name in (GAP, view.show)]
 
 
 def pair_controls(query: Query, pair: Pair, view: View) -> list[Component]:
@@ -145,11 +154,11 @@ def summary(pair: Pair, laid: Lanes) -> str:
     both = zip(pair.labels, pair.steps, strict=True)
     lengths = ", ".join(f"{label} {seconds(step.length)} (step {step.number})" for label, step in both)
     lacking = [
-        f"{unpaired(pair, side):,} ops are in the {label} run only"
+        f"{counted(number, 'op')} {'is' if number == 1 else 'are'} in the {label} run only"
         for side, label in enumerate(pair.labels)
-        if unpaired(pair, side)
+        if (number := unpaired(pair, side))
     ]
-    room = [f"{laid.left_out} ranks are left out; name ranks to see them"] if laid.left_out else []
+    room = [left_out(laid.left_out)] if laid.left_out else []
     return f"{lengths[0].upper()}{lengths[1:]}. " + "".join(f"{w[0].upper()}{w[1:]}. " for w in (*lacking, *room))
 
 

@@ -25,6 +25,7 @@ from dashboards.training.growth import Seen, grown, seen_of
 from dashboards.training.happenings import FILES, happenings_of, run_of
 from dashboards.training.record import Reader, ended
 from twin.description.problems import DescriptionError
+from twin.description.units import counted
 
 KINDS = ("training", "watch")
 MAX_CURVES = 12
@@ -125,8 +126,9 @@ def drawn(curves: list[Curve | DescriptionError], by: str) -> list[Component]:
             said.append(dmc.Alert(reasons(one), color="orange", variant="light", mb="xs", className="problem"))
             continue
         said.append(dmc.Alert(id=_said(there.index(one)), variant="light", mb="xs", **verdict(one)))
-        if one.record.bad_lines:
-            note = f"{one.record.bad_lines:,} lines of its metrics are none of ours and are left out."
+        if number := one.record.bad_lines:
+            what = "is none of ours and is" if number == 1 else "are none of ours and are"
+            note = f"{counted(number, 'line')} of its metrics {what} left out."
             said.append(dmc.Text(f"{one.label}: {note}", size="sm", mb="xs"))
     figures = [(name, panel(there, name, by)) for name in PANELS]
     cards = {name: _figure_card(name, figure) for name, figure in figures if figure is not None}

@@ -10,13 +10,16 @@ from dashboards.page import PageContext, Query
 from dashboards.timeline.step import Step, step_of
 from dashboards.timeline.view import Pair, View, all_ranks, paired, parse_ranks
 from twin.description.grid import Mesh
-from twin.description.problems import fail
+from twin.description.problems import DescriptionError, Problem, fail
 from twin.trace.store import CLASSES, read_classes
 
 MAX_PINS = 16
 """Ranks that stand above all others: more would leave no room for these."""
 MAX_TURNED = 16
 """Ranks laid out the other way: of many, lanes of all are changed at once."""
+
+RANKS_OF = ("ranks", "pins", "turned")
+"""Fields that name ranks."""
 
 
 def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]]:
@@ -67,14 +70,22 @@ def _stand_ins(context: PageContext, entry: Entry) -> dict[int, int]:
 
 
 def view_of(query: Query, pair: Pair) -> View:
-    """Read the choices of an address."""
-    known = all_ranks(pair)
+    """Read the choices of an address. Raises DescriptionError with what is wrong with each field of ranks."""
+    known, named = all_ranks(pair), dict[str, tuple[int, ...]]()
+    problems: list[Problem] = []
+    for key in RANKS_OF:
+        try:
+            named[key] = parse_ranks(query.get(key, ""), known, key)
+        except DescriptionError as error:
+            problems += error.problems
+    if problems:
+        raise DescriptionError(problems)
     return View(
-        parse_ranks(query.get("ranks", ""), known),
+        named["ranks"],
         query.get("show", ""),
         query.get("colour", "kind"),
         query.get("align", ""),
-        parse_ranks(query.get("pins", ""), known)[:MAX_PINS],
-        parse_ranks(query.get("turned", ""), known)[:MAX_TURNED],
+        named["pins"][:MAX_PINS],
+        named["turned"][:MAX_TURNED],
         query.get("lay", ""),
     )

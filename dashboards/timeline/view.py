@@ -87,8 +87,10 @@ def all_ranks(pair: Pair) -> list[int]:
     return sorted({rank for step in pair.steps for rank in step.ranks})
 
 
-def parse_ranks(text: str, known: list[int]) -> tuple[int, ...]:
-    """Read `0,3,8-15`. Raises DescriptionError, naming those that are there, if a rank or a whole range has no events.
+def parse_ranks(text: str, known: list[int], key: str = "ranks") -> tuple[int, ...]:
+    """Read `0,3,8-15` of a key of an address.
+
+    Raises DescriptionError, naming those that are there, if a rank or a whole range has no events.
 
     >>> parse_ranks("0,2-4", [0, 1, 2, 3])
     (0, 2, 3)
@@ -97,10 +99,10 @@ def parse_ranks(text: str, known: list[int]) -> tuple[int, ...]:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         low, _, high = part.partition("-")
         if not (low.isdecimal() and (high or low).isdecimal() and len(part) < 20):
-            raise fail("ranks", "expected numbers and ranges such as 0,3,8-15", part[:40])
+            raise fail(key, "expected numbers and ranges such as 0,3,8-15", part[:40])
         found = {rank for rank in known if int(low) <= rank <= int(high or low)}
         if not found:
-            raise fail("ranks", f"no events were written of these; choose among {ranges(known, 12)}", part[:40])
+            raise fail(key, f"no events were written of these; choose among {ranges(known, 12)}", part[:40])
         wanted |= found
     return tuple(sorted(wanted))
 

@@ -14,9 +14,11 @@ from functools import lru_cache
 from math import prod
 from typing import Any, Literal
 
+from twin.description.inherit import inheriting
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.load import names as machine_names
 from twin.description.load import with_value
+from twin.description.machine import Machine
 from twin.description.presets import presets
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.strategies import load_job, named, names, strategy_of
@@ -47,6 +49,8 @@ MAX_TEXT = 40
 """Letters of a field: more than any number, unit or name in it has."""
 MAX_OCTAVES = 6.0
 """The widest lever, of ranks, goes from 1/64 to 64 times."""
+MODIFIED = " (modified)"
+"""Behind the name of a machine that is not as it was described."""
 LEVERS = {
     "scale-nic": ("NIC rate", "machine.nic.bandwidth", "Rate of every NIC, times ⅛ to 8."),
     "scale-latency": ("network latency", "machine.nic.latency", "Latency of every NIC, times ⅛ to 8."),
@@ -232,8 +236,10 @@ def changed(base: Job, query: Mapping[str, str]) -> dict[str, Any]:
             remedy = "no device is said to be slow; choose a slow rank, or empty times slower too"
             raise fail("stragglers.0.rank", remedy)
         raw["stragglers"] = [{"rank": given["stragglers-0-rank"], "slowdown": 1.0}]
+    if any(given.get(key) for key in LEVERS):
+        _rename(raw)
     for key, value in given.items():
-        if key in LEVERS:
+        if key in LEVERS and value:
             _scale(raw, LEVERS[key][1], 2.0**value)
         elif not key.startswith(("scale-", "grid-")) and key not in ("model", "machine", "ranks"):
             raw = with_value(raw, key.replace("-", "."), value)
@@ -251,6 +257,13 @@ def _set_ranks_and_grid(raw: dict[str, Any], base: Job, given: Mapping[str, Any]
     if f"grid-{free}" not in given and inside > 0 and int(scaled) % inside == 0:
         sizes[free] = int(scaled) // inside
     raw["ranks"], raw["grid"] = int(scaled), sizes
+
+
+def _rename(raw: dict[str, Any]) -> None:
+    """Call a machine that is changed as `--set` calls it: figures of it are not those of the one it was."""
+    name = raw["machine"]["name"]
+    if not name.endswith(MODIFIED):
+        raw["machine"] = inheriting(raw["machine"], {"name": f"{name}{MODIFIED}"}, name, Machine)
 
 
 def _scale(raw: dict[str, Any], path: str, factor: float) -> None:

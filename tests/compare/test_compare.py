@@ -137,7 +137,7 @@ def test_ops_of_one_trace_are_a_term_of_their_own(tmp_path):
         "between": (2, 0, -2),
     }
     assert found.unpaired.predicted == ("micro0/fwd/norm2/normalize",)
-    assert "1 ops are in the first trace only: micro0/fwd/norm2/normalize" in found.warnings[0]
+    assert "1 op is in the first trace only: micro0/fwd/norm2/normalize" in found.warnings[0]
 
 
 def test_a_queue_is_no_skew(tmp_path):

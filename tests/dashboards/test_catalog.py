@@ -251,3 +251,5 @@ def test_entries_are_counted_in_words_for_one_and_for_more(root: Path):
     (root / "found" / "ranking.json").write_text('{"a": 1}')
     assert counted(Catalog(root).entries()) == "5 entries: 1 predicted, 1 measured, 1 search, 2 studies"
     assert counted(Catalog(root / "a").entries()) == "1 entry: 1 predicted"
+    (root / "s" / "study.json").write_text("no json")
+    assert counted(Catalog(root).entries()) == "5 entries: 1 predicted, 1 measured, 1 search, 1 study, 1 damaged"

@@ -25,7 +25,7 @@ from dashboards.timeline import raster
 from dashboards.timeline.lanes import MAX_LANES, lanes, unpaired, worst
 from dashboards.timeline.raster import coverage, painted
 from dashboards.timeline.step import partners, step_of
-from dashboards.timeline.view import View, all_ranks, paired, parse_ranks
+from dashboards.timeline.view import View, all_ranks, paired
 from tests.compare.compare_traces import Row, by_hand_measured, by_hand_predicted, table
 from tests.profiles import examples
 from twin.description.problems import DescriptionError
@@ -116,27 +116,6 @@ def test_runs_can_be_aligned_at_an_op():
     assert starts[0] == pytest.approx(starts[1])
     with pytest.raises(DescriptionError, match="align"):
         pair_of(*by_hand(), align="nothing")
-
-
-@pytest.mark.parametrize("text", ["x", "1-2-3", "-1", "1-", "９９９９９９９９９９９９９９９９９９９９９", "1;2", "0x1"])
-def test_ranks_that_are_no_numbers_are_refused(text):
-    if text in ("1-",):  # a range without an end is one rank
-        assert parse_ranks(text, [0, 1, 2]) == (1,)
-        return
-    with pytest.raises(DescriptionError, match="ranks"):
-        parse_ranks(text, [0, 1, 2])
-
-
-def test_ranges_of_ranks_cost_nothing():
-    assert parse_ranks("0-99999999999999999,3", [2, 3]) == (2, 3)
-    assert parse_ranks("", [1]) == ()
-
-
-@pytest.mark.parametrize("text", ["5", "2,5", "4-9", "0,99999999"])
-def test_a_rank_without_events_is_refused_and_others_offered(text):
-    """It was drawn as if no rank had been named: all of them."""
-    with pytest.raises(DescriptionError, match="choose among 0-2"):
-        parse_ranks(text, [0, 1, 2])
 
 
 def test_the_largest_differences_come_first():

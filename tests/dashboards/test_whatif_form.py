@@ -153,6 +153,7 @@ def test_ranks_are_multiplied_by_whole_powers_of_two(base):
     box = next(p for p in parts if getattr(p, "id", None) == {"type": "times", "key": "scale-ranks"})
     assert [float(one["value"]) for one in box.data] == [2.0**n for n in range(-6, 7)]
     assert box.value == "0.03125"
+    assert getattr(box, "aria-label") == "ranks, times"
     assert [changed(base, {"scale-ranks": str(n)})["ranks"] for n in range(-6, 7)] == [2**n for n in range(9, 22)]
     with pytest.raises(DescriptionError, match=r"ranks, times = '1.1': expected a whole power of 2"):
         changed(base, {"scale-ranks": "0.137504"})
@@ -249,6 +250,21 @@ def test_a_job_file_names_what_comes_with_fourfold(base):
     assert load_job(raw) == base
     slower = changed(base, {"scale-nic": "-1", "recompute": "off"})
     assert load_job(yaml.safe_load(job_file(slower))) == load_job(slower)
+
+
+def test_a_machine_that_a_lever_changes_is_called_modified(base):
+    """As `--set` calls it; a lever at 1, and ranks, change no machine."""
+    changes = changed(base, {"scale-nic": "1"})
+    by_hand = load_job(EXAMPLE, ("machine.nic.bandwidth=50 GB/s",)).machine
+    for machine in (load_job(changes).machine, load_job(yaml.safe_load(job_file(changes))).machine):
+        assert (machine.name, machine.caveats) == (by_hand.name, by_hand.caveats)
+        assert machine.name == "frontier (modified)"
+        assert machine.nic.bandwidth_bytes_per_second == by_hand.nic.bandwidth_bytes_per_second
+    again = changed(load_job(changes), {"scale-peak": "1", "scale-nic": "-1"})
+    assert load_job(again).machine.name == "frontier (modified)"
+    assert changed(base, {"machine": "alps", "scale-peak": "1"})["machine"]["name"] == "alps (modified)"
+    for query in ({"scale-nic": "0"}, {"scale-ranks": "1"}):
+        assert changed(base, query)["machine"] == changed(base, {})["machine"]
 
 
 def test_without_a_run_there_is_an_example(context, names):

@@ -21,6 +21,7 @@ from twin.compare.stages import span_of
 from twin.compare.steps import Steps
 from twin.compare.terms import Term, terms_between
 from twin.description.problems import DescriptionError, fail
+from twin.description.units import counted
 
 OTHER_JOBS = "the traces are of different jobs"
 EXAMPLES = 5
@@ -215,7 +216,8 @@ def _about_clock(clock: Clock) -> list[str]:
 
 def _about_unpaired(unpaired: Unpaired) -> list[str]:
     return [
-        f"{len(names)} ops are in {side} only: {', '.join(names[:EXAMPLES])}{', …' if names[EXAMPLES:] else ''}"
+        f"{counted(len(names), 'op')} {'is' if len(names) == 1 else 'are'} in {side} only: "
+        f"{', '.join(names[:EXAMPLES])}{', …' if names[EXAMPLES:] else ''}"
         for side, names in zip(SIDES, (unpaired.predicted, unpaired.measured), strict=True)
         if names
     ]

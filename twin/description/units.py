@@ -145,6 +145,15 @@ def _examples(dimension: Dimension | None) -> str:
     return f"; write for example {shown[dimension.si]}"
 
 
+def counted(number: int, thing: str) -> str:
+    """Say how many there are of a thing.
+
+    >>> counted(1, "op"), counted(1234, "op")
+    ('1 op', '1,234 ops')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def format_amount(value: float, decimals: int = 1) -> str:
     """Write an amount with so many decimals, and two digits at least: so that little does not look like nothing.
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from twin.description.units import format_amount, format_si
+from twin.description.units import counted, format_amount, format_si
 from twin.show.console import make_console, part_time, step_time
 from twin.show.energy import drawn
 from twin.show.pipeline import pipeline
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 BAR_WIDTH = 30
 MIN_SHOWN = 1e-6
 """Shorter waits for peers, as a share of the step, are rounding."""
-
-
-def _counted(number: int, thing: str) -> str:
-    """Say how many there are of a thing."""
-    return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
 def _percent(part: float, whole: float) -> str:
@@ -97,8 +92,8 @@ def headline(console: Console, job: Job, figures: Report) -> None:
         f"{'rank' if job.ranks == 1 else 'ranks'} of [bold]{escape(job.machine.name)}[/]"
     )
     console.print(
-        f"grid {job.concrete_grid}, {_counted(job.concrete_micro_sequences, 'sequence')} at a time, "
-        f"{_counted(job.micro_steps, 'micro-step')}"
+        f"grid {job.concrete_grid}, {counted(job.concrete_micro_sequences, 'sequence')} at a time, "
+        f"{counted(job.micro_steps, 'micro-step')}"
     )
     if not figures.memory.fits:
         console.print("\n[bold red]This job cannot run: it does not fit into memory (see below).[/]")
