@@ -190,3 +190,25 @@ def test_stages_that_cannot_be_equal_differ_by_a_layer(layers: int, pipeline: in
         assert Options.read(Options.of(one).as_json()) == Options.of(one)
     assert {"1f1b", "zb_h1"} <= {one.schedule for one in found} or not found
     assert ("zb_v" in {one.schedule for one in found}) == (layers >= 2 * pipeline)
+
+
+@pytest.mark.parametrize(("sequences", "chosen"), [(6, 6), (3, None)])
+def test_a_micro_batch_that_is_chosen_keeps_the_rules(sequences: int, chosen: int | None) -> None:
+    """Halves want an even number; where a part of three sequences has none, the rule is named and not the memory."""
+    shape = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024}
+    raw = {"model": shape, "machine": "dgx-h100", "ranks": 2, "grid": {"y": 2}, "batch": {"sequences": sequences}}
+    job = load_job({**raw, "overlap": {"halves": True}})
+    if chosen is None:
+        with pytest.raises(DescriptionError, match=r"must be even for overlap\.halves"):
+            choose(job)
+    else:
+        assert choose(job).best.job.concrete_micro_sequences == chosen
+
+
+def test_an_odd_micro_batch_that_fits_makes_place_for_an_even_one() -> None:
+    shape = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024}
+    raw = {"model": shape, "machine": "dgx-h100", "ranks": 2, "grid": {"y": 2}, "batch": {"sequences": 6}}
+    job = load_job({**raw, "overlap": {"halves": True}})
+    three = memory_use(with_micro_sequences(job, 3)).per_rank_bytes
+    small = load_job({**raw, "overlap": {"halves": True}}, leaves(three * 1.001 / 1e9))
+    assert largest_micro_sequences(small) == 2

@@ -100,7 +100,7 @@ def largest_micro_sequences(job: Job) -> int | None:
     choices = divisors(job.batch.sequences // grid.replicas)
     for micro in choices if grid.depth > 1 else reversed(choices):
         placed = with_micro_sequences(job, micro)
-        if (not grid.depth_axes or not strategy.check(placed)) and memory_use(placed).fits:
+        if not strategy.check(placed) and memory_use(placed).fits:
             return micro
     return None
 

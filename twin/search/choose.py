@@ -164,6 +164,9 @@ def _with_micro(job: Job) -> Job:
     micro = largest_micro_sequences(job)
     if micro is None:
         smallest = with_micro_sequences(job, 1)
+        if memory_use(smallest).fits:  # then a rule is in the way: that of the whole part of a rank is said
+            whole = with_micro_sequences(job, job.batch.sequences // job.concrete_grid.replicas)
+            raise DescriptionError(strategy_of(whole).check(whole) or strategy_of(smallest).check(smallest))
         raise fail(
             "batch.micro_sequences", f"auto: not even one sequence fits; {advice(smallest, memory_use(smallest))}"
         )
