@@ -154,7 +154,7 @@ def describe(candidate: SavedCandidate) -> str:
         [
             f"{candidate.name}{place}{model}",
             f"{seconds(candidate.step_seconds or 0.0)}, {format_memory(candidate.memory_bytes or 0.0)}",
-            f"{candidate.micro_sequences} sequences at a time",
+            f"{candidate.micro_sequences} sequence{'' if candidate.micro_sequences == 1 else 's'} at a time",
             ", ".join(options.values()),
         ]
     )

@@ -34,9 +34,9 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "products kept": (
         "llama",
         {"rank": 3, "targets": ["q", "o", "down"]},
-        {"recompute": True, "recompute_stops_early": True},
         {"recompute": True, "recompute_keeps": "products"},
     ),
+    "stops early": ("llama", {"rank": 2, "targets": ["k", "down"]}, {"recompute": True, "recompute_stops_early": True}),
     "attention kept": (
         "gpt",
         {"targets": ["v", "o", "up", "down"]},

@@ -246,7 +246,7 @@ def assumptions(run: Run) -> list[str]:
     """Name what a row leaves open and its job had to settle."""
     found = [f"{key}: {run.says(key)}" for key in ("precision", "recompute") if NOT_STATED in run.says(key)]
     if run.is_megatron and not isinstance(run.row.get("micro_batch"), int):
-        found.append(f"{run.micro_batch} sequences at a time")
+        found.append(f"{run.micro_batch} sequence{'' if run.micro_batch == 1 else 's'} at a time")
     if (mlp := run.model.get("mlp", "gelu")) != MLPS[mlp]:
         found.append(f"{mlp} moves what {MLPS[mlp]} does")
     if run.is_megascale:
