@@ -34,10 +34,10 @@ def members_of(entry: Entry, events: Events) -> Members:
     """Return the members of each communicator of a run: a group may be a part of its axis, or cross several."""
     job = job_of(entry)
     known = {} if job is None or job.grid == "auto" else {c.name: c.size for c in strategy_of(job).communicators(job)}
-    return counted(events, grid_of(entry).ranks) | known
+    return met(events, grid_of(entry).ranks) | known
 
 
-def counted(events: Events, ranks: int) -> dict[str, int]:
+def met(events: Events, ranks: int) -> dict[str, int]:
     """Count who meets in each communicator; none if not all ranks of the run were written, or groups differ."""
     if len(events.ranks) < ranks:
         return {}

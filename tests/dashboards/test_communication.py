@@ -11,7 +11,7 @@ import pytest
 from dashboards.catalog import Catalog
 from dashboards.collectives import Row, collectives_of, predicted_curve
 from dashboards.events import columns, events_of
-from dashboards.members import counted, members_of
+from dashboards.members import members_of, met
 from dashboards.page import PageContext
 from dashboards.pages import communication
 from dashboards.settings import Settings
@@ -115,8 +115,8 @@ def test_every_group_of_an_axis_has_a_line_of_its_own(catalog: Catalog) -> None:
 def test_members_of_an_unknown_job_are_counted_or_not_told(tmp_path: Path) -> None:
     """Both ranks of a run met; where the table has one of two, nobody knows with how many it did."""
     rank = collective("micro0/fwd/qkv/all_reduce_x", 0, 0, 10, (0, 10))
-    assert counted(columns(table({0: rank, 1: rank})), 2) == {"x": 2}
-    assert counted(columns(table({0: rank})), 2) == {}
+    assert met(columns(table({0: rank, 1: rank})), 2) == {"x": 2}
+    assert met(columns(table({0: rank})), 2) == {}
     (row,) = collectives_of(columns(table({0: rank})), {}).rows
     assert (row.members, row.bus_bytes_per_second) == (None, None)
     unknown = {**JOB, "strategy": "elsewhere", "grid": {"x": 2}}
