@@ -1,13 +1,14 @@
 """The kernel that PyTorch will take for attention: worth knowing before a run, for one of them is slow and large.
 
 `scaled_dot_product_attention` falls back to plain products where no fused kernel takes the shapes: every score then
-lies in memory. PyTorch is asked of each fused kernel whether it can take the shapes at hand; that the first that can is
-taken, in the order below, is assumed.
+lies in memory. PyTorch is asked which it will take of shapes like those at hand: on Hopper and later that is cuDNN's,
+where its release is new enough, on others FlashAttention's.
 """
 
 from __future__ import annotations
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from twin.description.attention import UNFUSED
 from twin.description.job import Job
@@ -15,6 +16,11 @@ from twin.description.problems import DescriptionError, Problem
 
 MATH = "math"
 """Plain products, all scores in memory."""
+NAMES = {
+    SDPBackend.FLASH_ATTENTION: "flash",
+    SDPBackend.EFFICIENT_ATTENTION: "efficient",
+    SDPBackend.CUDNN_ATTENTION: "cudnn",
+}
 MAX_SCORE_BYTES = 2.0**30
 """Scores of a layer, in fp32, above which plain products are refused: nobody who asked for flash wants more."""
 
@@ -29,17 +35,18 @@ def attention_backend(job: Job, device: torch.device, dtype: torch.dtype, heads:
     if device.type != "cuda":
         return "cpu"
     length, size = job.model.sequence, job.model.head_size
-    query = torch.empty((1, heads, length, size), dtype=dtype, device=device)
-    keys = torch.empty((1, kv_heads, length, size), dtype=dtype, device=device)
+    query = torch.empty((1, heads, length, size), dtype=dtype, device=device, requires_grad=True)
+    keys = torch.empty((1, kv_heads, length, size), dtype=dtype, device=device, requires_grad=True)
     mask = torch.empty((1, 1, length, length), dtype=dtype, device=device) if job.document_mask else None
-    backends = torch.backends.cuda
-    given = backends.SDPAParams(query, keys, keys, mask, 0.0, mask is None, kv_heads < heads)
-    order = (
-        ("flash", backends.flash_sdp_enabled() and backends.can_use_flash_attention(given)),
-        ("efficient", backends.mem_efficient_sdp_enabled() and backends.can_use_efficient_attention(given)),
-        ("cudnn", backends.cudnn_sdp_enabled() and backends.can_use_cudnn_attention(given)),
-    )
-    return next((name for name, can in order if can), MATH)
+    return chosen(query, keys, mask)
+
+
+def chosen(query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None) -> str:
+    """Name what `scaled_dot_product_attention` will take for queries and keys (sequences, heads, s, d)."""
+    fewer = keys.shape[1] < query.shape[1]
+    # what the call itself asks; exported under no other name
+    found = torch._fused_sdp_choice(query, keys, keys, mask, 0.0, mask is None, enable_gqa=fewer)
+    return NAMES.get(SDPBackend(found), MATH)
 
 
 def settled_backend(job: Job, device: torch.device, dtype: torch.dtype) -> str:

@@ -37,11 +37,18 @@ def speed(job: Job, step_seconds: float, *, peak_known: bool) -> Speed:
 def is_described(job: Job, found: str) -> bool:
     """Tell whether a device that calls itself `found` is the one that the job's machine describes.
 
-    Both names must have a model in common, such as A100 or MI250X: utilisation against the peak of
-    another device would be a number without meaning.
+    Both names must have a model in common, such as A100 or MI250X, and be cards (PCIe, NVL) or not: utilisation
+    against the peak of another device would be a number without meaning.
     """
-    models = re.compile(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b")
-    return bool(set(models.findall(job.machine.device.name)) & set(models.findall(found)))
+    ours, theirs = _marks(job.machine.device.name), _marks(found)
+    return bool(ours[0] & theirs[0]) and ours[1] == theirs[1]
+
+
+def _marks(name: str) -> tuple[set[str], set[str]]:
+    """Return the models that a device's name holds, and the forms that are slower than the model's best."""
+    words = re.split(r"[^A-Z0-9]+", name.upper())
+    models = {word for word in words if re.fullmatch(r"[A-Z]{1,3}\d{2,4}[A-Z]?|\d{4}", word)}
+    return models, {word for word in words if word in ("PCIE", "NVL")}
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -185,7 +185,8 @@ class DeviceListener:
         with torch.cuda.stream(stream):
             begin = self._mark()
             work: Any = run()
-            work.wait()  # of this stream for NCCL's own, not of the host
+            if work is not None:  # a rank that is alone has sent nothing
+                work.wait()  # of this stream for NCCL's own, not of the host
             end = self._mark()
         self._notes.append(_DeviceNote(op, "collective", begin, end))
         self._ends[op.name] = end

@@ -34,7 +34,7 @@ def test_one_rank_that_keeps_everything(make_job) -> None:
     block = 2 * m * 64 * (4 + 3 + 1 + 8)
     block += 2 * 2 * 4 * m  # mean and deviation of two norms, fp32
     block += 4 * 4 * m  # the logarithm of each head's softmax sum, fp32
-    logits = m * 1000 * (2 + 2 + 4 + 4)  # bf16 and fp32, values and gradients
+    logits = m * 1000 * (2 + 4 + 2)  # bf16, a copy in fp32 that becomes the gradient, and that in bf16
     gradients = 2 * m * (2 * 64 + 2 * 256)
     assert logits > gradients
 
@@ -95,8 +95,8 @@ def test_all_four_axes_with_recomputation_and_caching(make_job) -> None:
     m = 2 * 64
     residual = 2 * m * 24
     block = 2 * m * (4 * 24 + 3 * 48 + 48 + 2 * 192) + 16 * m + 4 * m * 3
-    working = block + 2 * m * (2 * 24 + 2 * 192)
-    logits = m * 501 * 12
+    working = block - residual + 2 * m * (2 * 24 + 2 * 192)
+    logits = m * 501 * 8
     assert logits > working
 
     assert use.by_category == {
@@ -134,16 +134,17 @@ def test_sharded_optimizer_plain_attention_and_fp32(make_job) -> None:
 
     m = 2 * 128
     block = 4 * m * 64 * (4 + 3 + 1 + 8) + 16 * m
-    block += 2 * 4 * (2 * 4 * 128 * 128)  # scores before and after the softmax
-    logits = m * 500 * (4 + 4 + 4 + 4)
-    gradients = 4 * m * (2 * 64 + 2 * 256)
-    assert logits > gradients
+    block += 4 * (2 * 4 * 128 * 128) + 4 * m * 3 * 64  # scores after the softmax; q, k and v in order for the products
+    logits = m * 500 * 4  # in fp32 they are exponentials and gradients themselves
+    # gradients of the scores after and before the softmax; those of the MLP, and what it kept, are gone by then
+    gradients = 4 * m * 2 * 64 + 2 * 4 * (2 * 4 * 128 * 128) - 4 * m * 2 * 256
+    assert gradients >= max(logits, 4 * m * (2 * 64 + 2 * 256))
 
     assert use.by_category == {
         "weights": 4 * elements,  # of which the own third are the master weights
         "gradients": 4 * elements,
         "optimizer": 8 * own,
-        "activations": 2 * block + logits,
+        "activations": 2 * block + gradients,
         "gathered weights": 4 * max(256 * 64, 500 * 64),
         "buffers": max(4 * 500 * 64, 4 * own),  # the head's partial gradient, or the own third of all that arrives
     }
@@ -156,7 +157,7 @@ def test_block_at_work_when_it_is_larger_than_the_loss(make_job) -> None:
     block += 2 * m * (4 * 64 + (192 + 64 + 2 * 256) // 2) + 16 * m + 4 * m * 2
     gradients = 2 * m * (2 * 64 + 2 * 128)
     found = memory_use(job).by_category["activations"]
-    assert found == 2 * (2 * m * 64) + block + gradients
+    assert found == 1 * (2 * m * 64) + block + gradients  # that block's input is one of the two kept
 
 
 def test_capacity_is_what_the_device_leaves(make_job) -> None:

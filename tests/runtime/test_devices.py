@@ -14,7 +14,9 @@ from runtime.launch.devices import agree_on_type, mixture, place_name
 from runtime.launch.disagreement import DisagreementError
 from runtime.launch.environment import Process
 from runtime.launch.meeting import choose_device
+from runtime.records.metrics import is_described
 from twin.description.problems import DescriptionError
+from twin.strategies import load_job
 
 CPU = torch.device("cpu")
 
@@ -101,3 +103,36 @@ def test_the_start_names_the_device(monkeypatch):
     assert place_name(CPU, 4) == "4 ranks on CPUs (gloo)"
     assert place_name(torch.device("cuda", 0), 8).startswith("8 ranks on NVIDIA H100 80GB HBM3 (")
     assert place_name(torch.device("cuda", 0), 1) == "1 rank on NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize(
+    ("machine", "found", "same"),
+    [
+        ("dgx-h100", "NVIDIA H100 80GB HBM3", True),
+        ("dgx-h100", "NVIDIA H100 PCIe", False),
+        ("dgx-h100", "NVIDIA H100 NVL", False),
+        ("dgx-h100", "NVIDIA H200", False),
+        ("hgx-h200", "NVIDIA H200", True),
+        ("dgx-a100", "NVIDIA A100-SXM4-80GB", True),
+        ("perlmutter", "NVIDIA A100-SXM4-40GB", True),
+        ("frontier", "AMD Instinct MI250X", True),
+        ("hgx-mi300x", "AMD Instinct MI300X", True),
+        ("4x4090", "NVIDIA GeForce RTX 4090", True),
+        ("alps", "NVIDIA GH200 120GB", True),
+        ("dgx-b200", "NVIDIA B200", True),
+        ("gb200-nvl72", "NVIDIA B200", False),
+        ("l40s-8", "NVIDIA L40S", True),
+    ],
+)
+def test_a_device_is_known_by_the_name_that_its_driver_gives(machine: str, found: str, same: bool) -> None:
+    """Else utilisation would be against the peak of another."""
+    job = load_job(
+        {
+            "model": {"layers": 1, "hidden": 64, "heads": 4, "sequence": 16, "vocabulary": 64},
+            "machine": machine,
+            "ranks": 1,
+            "grid": {"data": 1},
+            "batch": {"sequences": 1, "micro_sequences": 1},
+        }
+    )
+    assert is_described(job, found) is same

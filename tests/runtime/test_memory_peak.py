@@ -23,6 +23,10 @@ WIDE = {"layers": 6, "hidden": 256, "heads": 8, "sequence": 256, "vocabulary": 1
 KEPT_TOO = {"recompute": False}
 PRODUCTS = {"recompute_keeps": "products"}
 ATTENTION = {"recompute_keeps": "attention", "attention": "flash"}
+DDP = {"strategy": "ddp", "recompute": False, "attention": "flash"}
+SCORES = {"attention": "plain", "model": {"sequence": 1024}}
+LLAMA = {"positions": "rotary", "activation": "swiglu", "norm": "rms", "biases": False, "mlp_width": 704}
+GROUPED = LLAMA | {"kv_heads": 2}
 MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "z, not recomputed": ({"z": 4}, KEPT_TOO),
     "y, not recomputed": ({"y": 4}, KEPT_TOO),
@@ -50,6 +54,27 @@ MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "dropout, attention kept": ({"data": 1}, ATTENTION | {"dropout": 0.1}),
     "dropout of scores, not recomputed": ({"y": 2}, KEPT_TOO | {"dropout": 0.1, "attention": "plain"}),
     "loss by tokens": ({"data": 1}, {"loss_rows": 64, "model": {"vocabulary": 20000}}),
+    "all logits": ({"data": 1}, KEPT_TOO | {"model": {"vocabulary": 20000}}),
+    "all logits, fp32": ({"data": 1}, KEPT_TOO | {"precision": "fp32", "model": {"vocabulary": 20000}}),
+    "y, all logits, recomputed": ({"y": 4}, {"model": {"vocabulary": 20000}}),
+    "ddp, all logits": ({"data": 4}, {**DDP, "model": {"vocabulary": 20000}}),
+    "scores, not recomputed": ({"data": 1}, KEPT_TOO | SCORES),
+    "scores, recomputed": ({"data": 1}, SCORES),
+    "y, scores, fp32, not recomputed": ({"y": 2}, KEPT_TOO | SCORES | {"precision": "fp32"}),
+    "long scores, dropout, not recomputed": ({"data": 1}, KEPT_TOO | SCORES | {"dropout": 0.1}),
+    "scores of shared heads": ({"data": 1}, KEPT_TOO | {"attention": "plain", "model": GROUPED | {"sequence": 1024}}),
+    "rotary, not recomputed": ({"data": 1}, KEPT_TOO | {"model": {"positions": "rotary"}}),
+    "rotary, grouped heads, not recomputed": ({"data": 1}, KEPT_TOO | {"model": GROUPED}),
+    "rotary, products kept": ({"data": 1}, PRODUCTS | {"model": GROUPED}),
+    "x, rotary, divided, not recomputed": (
+        {"x": 2},
+        KEPT_TOO | {"model": GROUPED, "divide": {"attention": True, "mlp": True}},
+    ),
+    "x, rotary, flat, not recomputed": ({"x": 2}, KEPT_TOO | {"model": GROUPED, "tensor": "1d"}),
+    "ddp, rotary": ({"data": 4}, {**DDP, "model": GROUPED}),
+    "y, halves, not recomputed": ({"y": 2}, KEPT_TOO | {"overlap": {"halves": True}}),
+    "y, rotary, halves, not recomputed": ({"y": 2}, KEPT_TOO | {"model": GROUPED, "overlap": {"halves": True}}),
+    "y, dropout, halves, not recomputed": ({"y": 2}, KEPT_TOO | {"dropout": 0.1, "overlap": {"halves": True}}),
     "halves, not recomputed": ({"z": 2, "y": 2}, KEPT_TOO | {"overlap": {"halves": True}}),
     "flat halves": ({"z": 2, "y": 2, "x": 2}, {"tensor": "1d", "overlap": {"halves": True}}),
 }
@@ -76,12 +101,11 @@ COUNTED = [name for name, (_, options) in (CASES | MORE).items() if options.get(
 @pytest.mark.parametrize("name", few(COUNTED, *COUNTED[::20]))
 def test_no_step_holds_more_than_the_twin_says(name: str) -> None:
     grid, options = (CASES | MORE)[name]
-    shape = {key: value for key, value in options.get("model", {}).items() if key not in MODEL}
-    shape |= {"vocabulary": options["model"]["vocabulary"]} if name in MORE and "model" in options else {}
+    shape = {key: value for key, value in options.get("model", {}).items() if name in MORE or key not in MODEL}
     job = described(grid, {"micro_sequences": 2, **options, "model": WIDE | shape})
     use = memory_use(job).by_category
     held = sum(use[category] for category in KEPT)
     found, said = peak(job), sum(use.values())
     assert found <= 1.02 * said
     assert found - held <= 1.05 * (said - held)  # what comes and goes
-    assert found >= 0.85 * said
+    assert found >= 0.89 * said

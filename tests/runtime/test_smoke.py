@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from runtime.model.attention_backend import MATH, attention_backend, check_backend, settled_backend
+from runtime.model.attention_backend import MATH, attention_backend, check_backend, chosen, settled_backend
 from runtime.model.elementwise import activate
 from runtime.smoke import run as smoking
 from runtime.smoke.cases import CASES, Case, described
@@ -76,6 +76,20 @@ def test_a_loss_that_is_none_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("runtime.strategies.four_d.block.activate", nan)
     (seen,) = smoke(load_job(JOB), CPU, 0.0, (Case("any"),))
     assert seen.error == "the loss is nan"
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_the_kernel_is_the_one_that_pytorch_takes(kv_heads: int) -> None:
+    """Asked of PyTorch, whose own kernel for CPUs it calls flash."""
+    query, keys = (torch.empty(1, heads, 32, 16, dtype=torch.bfloat16) for heads in (4, kv_heads))
+    assert chosen(query, keys, None) == "flash"
+
+
+def test_the_kernel_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    query = torch.empty(1, 4, 32, 16)
+    for number, name in enumerate((MATH, "flash", "efficient", "cudnn")):
+        monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, number=number, **__: number)
+        assert chosen(query, query, None) == name
 
 
 def test_plain_products_are_refused_where_scores_are_large() -> None:

@@ -158,7 +158,7 @@ def test_options_train_together(tmp_path, options):
     validation = [line["validation_loss"] for line in lines(tmp_path / "run") if "validation_loss" in line]
     assert validation[-1] < validation[0] - 0.05
     if "train" in options:
-        assert "times as fast as its natural mode" in done.stdout
+        assert "natural mode" in done.stdout
         assert list((tmp_path / "run" / "tensorboard").iterdir())
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.strategies.pipelined import BF16, H, described, ops
+from tests.strategies.pipelined import BF16, H, V, described, ops
 from twin.schedule.kernels import Attention, Gemm
 from twin.schedule.ops import Compute
 from twin.strategies import strategy_of
@@ -22,7 +22,7 @@ def test_each_product_is_either_kept_or_made_again(more: dict[str, Any], activat
 
     Counted in the order in which a block makes them; of a GELU's six the last is the sixth.
     """
-    model = LLAMA | {"activation": activation}
+    model = LLAMA | {"activation": activation, "vocabulary": 4 * V}  # so that the loss needs more than a block
     job = described({}, recompute=True, recompute_keeps="half_products", micro_steps=1, model=model, **more)
     size = {"queries": H, "keys": H, "values": H, "projection": H, "gate": job.model.mlp_hidden}
     size |= {"up": job.model.mlp_hidden} if activation == "swiglu" else {}

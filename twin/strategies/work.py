@@ -240,14 +240,16 @@ def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:
 
 
 def loss_bytes(job: Job, tokens: int, vocabulary: int) -> float:
-    """Count what the loss of a rank's logits needs at its peak: they, their gradient, and fp32 copies.
+    """Count what the loss of a rank's logits needs at its peak: they, a copy in fp32, and their gradient.
 
-    So many tokens at a time the gradient lies where the logits lay.
+    The copy becomes exponentials and then the gradient, so fp32 logits need nothing more. So many tokens at a time the
+    gradient lies where the logits lay.
     """
+    e = job.element_bytes
     if job.loss_rows is None:
-        return float(tokens * vocabulary * (2 * job.element_bytes + 2 * FP32_BYTES))
+        return float(tokens * vocabulary * (2 * e + FP32_BYTES if e < FP32_BYTES else e))
     widened = min(tokens, job.loss_rows)
-    return float(vocabulary * (tokens * job.element_bytes + widened * 2 * FP32_BYTES))
+    return float(vocabulary * (tokens * e + widened * 2 * FP32_BYTES))
 
 
 def accumulation(job: Job, elements: int, sum_bytes: int, *, first: bool) -> Memory:

@@ -6,8 +6,9 @@ The kind of a table is told by its header:
 * `device,m,n,k,microseconds`
 * training iterations of Megatron-DeepSpeed (`megatron.COLUMNS`) and of FSDP (`mpt.COLUMNS`)
 
-A YAML file holds published training runs (`training_runs`). Further columns are carried along. Rows that
-the twin does not know (another library, an unknown machine) are counted and named, never dropped in silence.
+A YAML file holds published training runs (`training_runs`), or jobs and what was measured of them (`own_runs`).
+Further columns are carried along. Rows that the twin does not know (another library, an unknown machine) are counted
+and named, never dropped in silence.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from twin.description.library import CollectiveKind
 from twin.description.load import load_device, load_machine, names
 from twin.description.machine import Machine
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail
+from twin.description.strict_yaml import read_yaml
 from twin.description.units import SUFFIXES, parse_quantity
 from twin.engine.parallel import in_parallel
 from twin.schedule.kernels import Gemm
 from twin.validate import megatron, mpt, offloaded
 from twin.validate.groups import Progress, Validation, summary
 from twin.validate.iterations import Iteration, compare_iterations
+from twin.validate.own_runs import own_runs, peak_memory
 from twin.validate.published_pieces import compare_pieces
 from twin.validate.training_runs import published_rows, training_runs
 
@@ -91,6 +94,10 @@ def _no_reading(path: Path, strategy: str | None) -> None:
 
 
 def _published(path: Path, workers: int, progress: Progress) -> Validation:
+    if "jobs" in (data := read_yaml(path)):
+        runs = own_runs(data, str(path))
+        found = compare_iterations(runs, "seconds", workers=workers, progress=progress)
+        return replace(found, pieces=peak_memory(runs))
     rows = published_rows(path)
     found = compare_iterations(training_runs(rows), "seconds", workers=workers, progress=progress)
     pieces, left_out = compare_pieces(rows)

@@ -161,13 +161,18 @@ class _Piece:
         return found
 
 
-def _piece(run: Callable[..., torch.Tensor], *inputs: torch.Tensor, keep: bool) -> tuple[torch.Tensor, _Piece]:
-    """Return an output, without a graph, and what differentiates it."""
+def _piece(
+    run: Callable[..., torch.Tensor], *inputs: torch.Tensor, keep: bool, values: bool = True
+) -> tuple[torch.Tensor, _Piece]:
+    """Return an output, without a graph, and what differentiates it; `values`: which needs those of the inputs."""
     if not keep:
         return run(*inputs), _Piece((), None)
     leaves = tuple(x.detach().requires_grad_() for x in inputs)
     with torch.enable_grad():
         output = run(*leaves)
+    if not values:  # the leaves stand for gradients alone
+        for leaf in leaves:
+            leaf.data = leaf.new_empty(()).expand(leaf.shape)
     return output.detach(), _Piece(leaves, get_gradient_edge(output))
 
 
@@ -213,7 +218,7 @@ def forward(
     attended = _product(block.projection, given, parts, results.take() if results and twice else None)
     if results is not None and not twice:
         results.fill(attended.output)
-    middle, sum1 = _piece(add("residual1", block.projection), stream, attended.output, keep=keep)
+    middle, sum1 = _piece(add("residual1", block.projection), stream, attended.output, keep=keep, values=False)
     side = stream if block.parallel else middle
     second, *statistics2 = block.norm2.normalize(side)
     tokens = Parts.of_mlp(context, stream.shape[0])
@@ -221,7 +226,8 @@ def forward(
     active, activation = _piece(block.activated, wide.output, keep=keep)
     ends = twice or block.stops_early
     inner = _product(block.mlp_down, active, tokens, middle.new_zeros(()).expand_as(middle) if ends else None)
-    output, sum2 = _piece(add("residual2", block.mlp_down, summed=not ends), middle, inner.output, keep=keep)
+    second_sum = add("residual2", block.mlp_down, summed=not ends)
+    output, sum2 = _piece(second_sum, middle, inner.output, keep=keep, values=False)
     if not keep:
         return _Kept(output)
     norms = ((stream, *statistics1), (side, *statistics2))

@@ -98,6 +98,9 @@ def settle(
         use(context, before, known)  # type: ignore[arg-type]  # modes unknown to it are left out
         return before
     choices = tune(context, model)
-    for each in choices:
+    changed = [each for each in choices if each.mode != NATURAL[each.signature.pass_]]
+    for each in changed:
         say(f"product {each.signature}: {each.mode}, {each.gain:.2f} times as fast as its natural mode")
+    if len(changed) < len(choices):
+        say(f"{len(choices) - len(changed)} of {len(choices)} products are fastest in their natural mode")
     return {str(choice.signature): choice.mode for choice in choices}

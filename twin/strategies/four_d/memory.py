@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from twin.description.offload import Tier
 from twin.strategies import work
-from twin.strategies.activations import block_activation_bytes
+from twin.strategies.activations import block_activation_bytes, score_gradient_bytes
 from twin.strategies.beyond import Held
 from twin.strategies.four_d.away import elements_away, elements_here
 from twin.strategies.four_d.buckets import own_elements
@@ -139,10 +139,14 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     inner = inner // shapes.grid.x + shapes.hidden_x * shapes.grid.x if shapes.flat else inner
     # and with what a linear read there again
     inner += shapes.hidden_x * shapes.grid.x if shapes.flat and lean else 0
-    gradients = e * m * (2 * shapes.hidden_x + inner)
+    scores = score_gradient_bytes(job, sequences=shapes.sequences / shapes.parts_of_attention, heads=shapes.heads_y)
+    # what the MLP kept is gone when attention's turn comes
+    gradients = e * m * 2 * shapes.hidden_x + max(e * m * inner, scores - e * m * inner)
     logits = work.loss_bytes(job, m, shapes.vocabulary_y)
-    # the first block that is computed again finds those behind it, which were kept, gone
-    here = block - _attention_kept_bytes(job, shapes) if job.attention_kept_layers else block
+    # the first block that is computed again finds those behind it, which were kept, gone; what it reads is among inputs
+    # (with halves the other half is at work on another block)
+    here = block - (0.0 if job.overlap.halves else residual)
+    here -= _attention_kept_bytes(job, shapes) if job.attention_kept_layers else 0.0
     at_most = max(kept + gradients, kept + logits, (here if again else 0.0) + gradients)
     return inputs + document_mask_bytes(job, shapes) + at_most
 

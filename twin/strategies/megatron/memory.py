@@ -15,7 +15,7 @@ from operator import ge
 
 from twin.description.attention import UNFUSED
 from twin.strategies import work
-from twin.strategies.activations import block_activation_bytes
+from twin.strategies.activations import block_activation_bytes, score_bytes, score_gradient_bytes
 from twin.strategies.held_weights import most_gathered
 from twin.strategies.megatron.bodies import HEAD, recomputed
 from twin.strategies.megatron.job import SPLIT, MegatronJob
@@ -132,7 +132,10 @@ class Held:
         job, local, stages = self.job, self.local, self.pipeline.stages(rank)
         kept = [self._kept(stage) for stage in stages]
         most = max(sum(n * size for n, size in zip(each, kept, strict=True)) for each in self._counts(rank))
-        gradients = job.element_bytes * (2 * local.residual_elements + local.tokens * (local.mlp_up + local.mlp))
+        e, of_heads = job.element_bytes, {"sequences": local.sequences, "heads": local.heads}
+        scores = score_gradient_bytes(job, **of_heads) + (score_bytes(job, **of_heads) if job.recomputes_scores else 0)
+        inner = e * local.tokens * (local.mlp_up + local.mlp)
+        gradients = e * 2 * local.residual_elements + max(inner, scores - inner)  # the MLP goes before attention
         working = gradients + max([0.0, *(self._made_again(stage) for stage in stages if recomputed(job, stage))])
         logits = 0.0
         if any(stage.last for stage in stages):
@@ -283,6 +286,7 @@ def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
         residual_width=job.model.hidden // (local.grid.tensor if job.sequence_parallel else 1),
         mlp_up_width=local.mlp_up,
         mlp_width=local.mlp,
+        copies=job.flavour == "torch",
     )
     if job.flavour == "torch" and job.sequence_parallel:  # what linears gathered is kept
         block += 2.0 * job.element_bytes * job.model.hidden * (local.tokens - local.residual_tokens)
