@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from tools.figure_tables import Answer, percent, table
 
-MIB = 2**20
+MIB, GB = 2**20, 1e9
 FEW_ROWS = 3
 """A source with fewer is not weighed."""
 
@@ -28,6 +28,25 @@ def iterations(answer: Answer) -> str:
     ]
     head = ("rows", "count", "mean error", "median", "90 % below", "bias", "in interval", "mean error of one MFU")
     return table(head, rows)
+
+
+def memory(answer: Answer) -> str:
+    """Write peaks of memory, the twin's beside an allocator's, in GB."""
+    rows = []
+    for piece in answer["pieces"]:
+        sizes = (f"{piece[which] / GB:.2f}" for which in ("predicted", "measured"))
+        rows.append([piece["id"], *sizes, percent(piece["error"], signed=True, digits=1)])
+    return table(("peak memory, GB", "predicted", "measured", "error"), rows)
+
+
+def first_mean(answer: Answer) -> str:
+    """Write the mean error of the first group."""
+    return percent(answer["groups"][0]["mean"], digits=1)
+
+
+def largest_of_memory(answer: Answer) -> str:
+    """Write the largest error of peaks of memory."""
+    return percent(max(abs(piece["error"]) for piece in answer["pieces"]), digits=1)
 
 
 def collectives(answer: Answer) -> str:

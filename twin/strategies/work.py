@@ -239,17 +239,20 @@ def loss(job: Job, tokens: int, vocabulary: int) -> dict[LossPart, Memory]:
     }
 
 
-def loss_bytes(job: Job, tokens: int, vocabulary: int) -> float:
-    """Count what the loss of a rank's logits needs at its peak: they, a copy in fp32, and their gradient.
+def loss_bytes(job: Job, tokens: int, vocabulary: int, *, in_place: bool) -> float:
+    """Count what the loss of a rank's logits needs at its peak.
 
-    The copy becomes exponentials and then the gradient, so fp32 logits need nothing more. So many tokens at a time the
-    gradient lies where the logits lay.
+    `in_place`: as this runtime does, they, a copy in fp32 that becomes exponentials and then the gradient, and that as
+    they are; fp32 logits need nothing more. Else as programs of PyTorch's `cross_entropy` do: they, their gradient, and
+    both in fp32. So many tokens at a time the gradient lies where the logits lay.
     """
     e = job.element_bytes
-    if job.loss_rows is None:
+    if job.loss_rows is not None:
+        widened = min(tokens, job.loss_rows)
+        return float(vocabulary * (tokens * e + widened * 2 * FP32_BYTES))
+    if in_place:
         return float(tokens * vocabulary * (2 * e + FP32_BYTES if e < FP32_BYTES else e))
-    widened = min(tokens, job.loss_rows)
-    return float(vocabulary * (tokens * e + widened * 2 * FP32_BYTES))
+    return float(tokens * vocabulary * (2 * e + 2 * FP32_BYTES))
 
 
 def accumulation(job: Job, elements: int, sum_bytes: int, *, first: bool) -> Memory:

@@ -54,7 +54,7 @@ class Ddp(Strategy[DdpJob]):
             mlp_width=model.mlp_hidden,
         )
         gradients = e * tokens * (2 * model.hidden + mlp_up + model.mlp_hidden)
-        logits = work.loss_bytes(job, tokens, model.vocabulary)
+        logits = work.loss_bytes(job, tokens, model.vocabulary, in_place=True)
         return {
             "weights": float(e * elements),
             "gradients": float(FP32_BYTES * elements),

@@ -124,7 +124,7 @@ def _attention_kept_bytes(job: FourDJob, shapes: Shapes) -> float:
     return float(attended + e * shapes.tokens * shapes.hidden_x)
 
 
-def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
+def activation_bytes(job: FourDJob, shapes: Shapes, *, loss_in_place: bool = True) -> float:
     """Saved activations of all blocks, the mask of documents, and the working set of one block or of the loss."""
     m, e = shapes.tokens, job.element_bytes
     block = block_bytes(job, shapes)
@@ -142,7 +142,7 @@ def activation_bytes(job: FourDJob, shapes: Shapes) -> float:
     scores = score_gradient_bytes(job, sequences=shapes.sequences / shapes.parts_of_attention, heads=shapes.heads_y)
     # what the MLP kept is gone when attention's turn comes
     gradients = e * m * 2 * shapes.hidden_x + max(e * m * inner, scores - e * m * inner)
-    logits = work.loss_bytes(job, m, shapes.vocabulary_y)
+    logits = work.loss_bytes(job, m, shapes.vocabulary_y, in_place=loss_in_place)
     # the first block that is computed again finds those behind it, which were kept, gone; what it reads is among inputs
     # (with halves the other half is at work on another block)
     here = block - (0.0 if job.overlap.halves else residual)

@@ -139,7 +139,7 @@ class Held:
         working = gradients + max([0.0, *(self._made_again(stage) for stage in stages if recomputed(job, stage))])
         logits = 0.0
         if any(stage.last for stage in stages):
-            logits = work.loss_bytes(job, local.tokens, local.vocabulary)
+            logits = work.loss_bytes(job, local.tokens, local.vocabulary, in_place=False)
         return most + max(working, logits)
 
     def _made_again(self, stage: Stage) -> float:
