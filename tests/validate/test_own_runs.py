@@ -49,6 +49,7 @@ def test_each_row_is_its_job_with_its_changes(tmp_path):
         ([], "rows"),
         ([5], "rows.0 = 5: must be the keys of a run"),
         ([ROW | {"job": "smal"}], "did you mean 'small'?"),
+        ([ROW | {"job": ["small"]}], "rows.0 (one).job"),
         ([ROW | {"step_seconds": 0}], "rows.0 (one).step_seconds = 0: must be a number above 0"),
         ([ROW | {"step_seconds": float("inf")}], "must be a number above 0"),
         ([ROW | {"peak_memory_bytes": "much"}], "rows.0 (one).peak_memory_bytes"),
@@ -63,6 +64,13 @@ def test_wrong_files_are_refused(tmp_path, rows, said):
     with pytest.raises(DescriptionError) as raised:
         validate_file(written(tmp_path, rows))
     assert said in str(raised.value)
+
+
+def test_a_machine_of_ones_own_lies_beside_the_file(tmp_path):
+    (tmp_path / "ours.yaml").write_text("{extends: dgx-h100, name: ours, nodes: 2}")
+    found = validate_file(written(tmp_path, [ROW], {"small": JOB | {"machine": "ours.yaml"}}))
+    job = load_job(JOB | {"machine": str(tmp_path / "ours.yaml")})
+    assert found.rows[0]["predicted"] == simulate(job).step_seconds
 
 
 def test_jobs_must_be_jobs(tmp_path, capsys):

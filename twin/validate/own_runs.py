@@ -1,17 +1,19 @@
 """Runs of one's own in a YAML file: `jobs` by name, and `rows`, each a job, what was changed of it, what was measured.
 
-A job has the keys of a job file; `set` of a row has changes as `--set` takes them. `step_seconds` is what a step took
-(the median of steps that nothing traced, say), `peak_memory_bytes` the most that a rank's allocator had given out.
+A job has the keys of a job file, its paths relative to this file; `set` of a row has changes as `--set` takes them.
+`step_seconds` is what a step took (the median of steps that nothing traced, say), `peak_memory_bytes` the most that a
+rank's allocator had given out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from twin.cost.memory import memory_use
-from twin.description.load import apply_override
+from twin.description.load import apply_override, resolve_names
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail
 from twin.strategies import load_job
 from twin.validate.groups import Piece
@@ -50,6 +52,7 @@ def _iteration(row: Row, job: Mapping[str, Any], origin: str) -> Iteration:
     try:
         for change in row.get("set", []):
             keys = apply_override(keys, change)
+        keys = resolve_names(keys, Path(origin).parent)
         if not load_job(keys).is_concrete:
             raise fail("grid, batch.micro_sequences", "auto is what a search finds; say what was run")
     except DescriptionError as error:
@@ -74,8 +77,8 @@ def _problems(data: Mapping[str, Any]) -> Iterator[Problem]:
         for key in ("id", "source"):
             if not isinstance(row.get(key), str) or not row[key].strip():
                 yield Problem(f"{path}.{key}", "missing", row.get(key))
-        if row.get("job") not in jobs:
-            yield Problem(f"{path}.job", did_you_mean(str(row.get("job")), list(jobs)), row.get("job"))
+        if not isinstance(name := row.get("job"), str) or name not in jobs:
+            yield Problem(f"{path}.job", did_you_mean(str(name), [str(job) for job in jobs]), name)
         for key in NUMBERS:
             if (key in row or key == "step_seconds") and not _is_number(row.get(key)):
                 yield Problem(f"{path}.{key}", "must be a number above 0", row.get(key))
