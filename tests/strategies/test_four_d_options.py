@@ -21,6 +21,8 @@ from tests.strategies.test_four_d_beyond import (
     SINGLE,
     job,
 )
+from twin.cost.memory import memory_use
+from twin.engine.simulate import simulate
 from twin.strategies import strategy_of
 from twin.strategies.four_d.options import BEYOND, Options
 
@@ -95,9 +97,25 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     adapted = job(GRIDS[0], lora={"rank": 4})
     found = list(strategy_of(adapted).variants(adapted, frozenset({"recompute_keeps", "divide", "halves"})))
     assert [o.recompute_keeps for o in found] == ["nothing", "attention", "products"]
-    over |= {"divide", "tensor", "recompute_keeps"}
+    over |= {"divide", "tensor", "recompute_keeps", "recompute_stops_early"}
     published = job(GRIDS[0], published=True)
     assert list(strategy_of(published).variants(published, over)) == [Options.of(published)]
+
+
+def test_a_search_lets_blocks_stop_early_wherever_that_leaves_something_out() -> None:
+    """Then never without: no step is slower for it, and none holds more."""
+    over = frozenset({"recompute", "recompute_keeps", "recompute_stops_early"})
+    for grid in GRIDS:
+        opened = job(grid)
+        found = list(strategy_of(opened).variants(opened, over))
+        early = [(o.recompute, o.recompute_keeps, o.stops_early) for o in found]
+        whole, *others = early
+        assert whole == (True, "nothing", True)
+        assert others == [(True, "attention", False), (True, "products", False), (False, "nothing", False)]
+        described = found[0].on(opened)
+        assert described.stops_early
+        assert simulate(described).step_seconds < simulate(opened).step_seconds
+        assert memory_use(described) == memory_use(opened)
 
 
 @settings(max_examples=40)
@@ -109,9 +127,17 @@ def test_a_search_varies_them_unless_the_job_is_as_published() -> None:
     divided=st.tuples(st.booleans(), st.booleans()),
     tensor=st.sampled_from(["2d", "1d"]),
     keeps=st.sampled_from(["nothing", "attention", "products"]),
+    early=st.booleans(),
 )
 def test_options_are_read_as_they_are_written(
-    halves: bool, across: bool, layers: int | None, recompute: bool, divided: tuple[bool, bool], tensor: str, keeps: str
+    halves: bool,
+    across: bool,
+    layers: int | None,
+    recompute: bool,
+    divided: tuple[bool, bool],
+    tensor: str,
+    keeps: str,
+    early: bool,
 ) -> None:
     divided = divided if tensor == "2d" else (False, False)
     described = job(
@@ -122,6 +148,7 @@ def test_options_are_read_as_they_are_written(
         overlap={"halves": halves, "across_blocks": across},
         divide=dict(zip(("attention", "mlp"), divided, strict=True)),
         tensor=tensor,
+        recompute_stops_early=early,
     )
     options = Options.of(described)
     assert Options.read(options.as_json()) == options

@@ -28,6 +28,7 @@ VARIED = (
     "overlap",
     "recompute_layers",
     "recompute_keeps",
+    "recompute_stops_early",
     "halves",
     "across_blocks",
     "divide",
@@ -62,6 +63,8 @@ class Options(Variant):
     tensor: Tensor = "2d"
     recompute_keeps: Keeps = "nothing"
     offload: Offload | None = None
+    stops_early: bool = False
+    """Whether blocks that run again leave out what only their output needs."""
 
     @classmethod
     def of(cls, job: FourDJob) -> Options:
@@ -82,6 +85,7 @@ class Options(Variant):
             job.tensor,
             job.recompute_keeps,
             job.offload,
+            job.recompute_stops_early,
         )
 
     def but_recomputation(self) -> tuple[Hashable, int]:
@@ -93,7 +97,7 @@ class Options(Variant):
             return self, 0
         kinds: tuple[Keeps, ...] = get_args(Keeps)
         level = len(kinds) - kinds.index(self.recompute_keeps) if self.recompute else 0
-        return replace(self, recompute=False, recompute_keeps="nothing"), level
+        return replace(self, recompute=False, recompute_keeps="nothing", stops_early=False), level
 
     def as_json(self) -> dict[str, Any]:
         """Return the options as they stand in what a search prints."""
@@ -101,6 +105,7 @@ class Options(Variant):
             "recompute": self.recompute,
             **({} if self.recompute_layers is None else {"recompute_layers": self.recompute_layers}),
             **({} if self.recompute_keeps == "nothing" else {"recompute_keeps": self.recompute_keeps}),
+            **({"recompute_stops_early": True} if self.stops_early else {}),
             "cache_gathered_layers": self.cache_gathered_layers,
             "data_reduction": self.data_reduction,
             "overlap": self.overlap,
@@ -128,6 +133,7 @@ class Options(Variant):
         truths: dict[str, Any] = {"recompute": raw.get("recompute"), **{name: switches.get(name) for name in SWITCHES}}
         truths |= {name: switches.get(name, False) for name in BEYOND}
         truths |= {name: parts.get(name, False) for name in DIVIDED}
+        truths |= {"stops_early": raw.get("recompute_stops_early", False)}
         tensor = next((way for way in get_args(Tensor) if way == raw.get("tensor", "2d")), None)
         if tensor is None:
             raise ValueError(f"options.tensor: expected one of {', '.join(get_args(Tensor))}")
@@ -167,6 +173,7 @@ class Options(Variant):
         if not self.recompute:
             return "no recomputation"
         what = "recomputed" if self.recompute_keeps == "nothing" else f"with {self.recompute_keeps} kept"
+        what += " but MLP down" if self.stops_early and self.recompute_keeps == "nothing" else ""
         layers = "" if self.recompute_layers is None else f"{self.recompute_layers} layers "
         return f"{layers}{what}" if layers or self.recompute_keeps == "nothing" else f"{self.recompute_keeps} kept"
 
@@ -176,6 +183,7 @@ class Options(Variant):
             "recompute": _switch(self.recompute),
             "layers recomputed": "all" if self.recompute_layers is None else self.recompute_layers,
             "recomputation keeps": self.recompute_keeps,
+            "recomputation stops early": _switch(self.stops_early),
             "layers cached": self.cache_gathered_layers,
             "data reduction": self.data_reduction,
             **{name.replace("_", " "): _switch(getattr(self, name)) for name in (*SWITCHES, *BEYOND)},
@@ -190,6 +198,7 @@ class Options(Variant):
         _put(raw, "recompute", self.recompute, plain.recompute)
         _put(raw, "recompute_layers", self.recompute_layers, plain.recompute_layers)
         _put(raw, "recompute_keeps", self.recompute_keeps, plain.recompute_keeps)
+        _put(raw, "recompute_stops_early", self.stops_early, plain.stops_early)
         _put(raw, "cache_gathered_layers", self.cache_gathered_layers, plain.cache_gathered_layers)
         _put_below(raw, "data_reduction", {"mode": self.data_reduction}, {"mode": plain.data_reduction})
         _put_below(raw, "overlap", self.overlap, {name: getattr(plain, name) for name in (*SWITCHES, *BEYOND)})
@@ -217,6 +226,7 @@ class Options(Variant):
                 "recompute": self.recompute,
                 "recompute_layers": self.recompute_layers if self.recompute else None,
                 "recompute_keeps": self.recompute_keeps if self.recompute else "nothing",
+                "recompute_stops_early": self.stops_early,
                 "cache_gathered_layers": self.cache_gathered_layers,
                 "data_reduction": reduction,
                 "overlap": job.overlap.model_copy(update={name: getattr(self, name) for name in (*SWITCHES, *BEYOND)}),
@@ -252,8 +262,12 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     tensor = _first(own.tensor, ways, "tensor" in beyond and may_divide(job, "attention"))
     further = product(layers, halves, across, attention, mlp, tensor)
     offloads = offload_choices.choices(job, check) if "offload" in over else [own.offload]
+    # never slower than without, in the same memory
+    early = "recompute_stops_early" in beyond
     for choice, more, kept, offload in product(published, further, keeps, offloads):
-        found = Options(*choice, *more, kept, offload)
+        found = Options(*choice, *more, kept, offload, own.stops_early)
+        if early:
+            found = replace(found, stops_early=found.recompute and kept == "nothing")
         divides_nothing = found.tensor == "1d" and any(found.divide.values())
         recomputes_some = found.recompute_layers is not None or found.recompute_keeps != "nothing"
         if (recomputes_some and not found.recompute) or divides_nothing:
@@ -323,6 +337,7 @@ def plain_options() -> Options:
         fields["tensor"].default,
         fields["recompute_keeps"].default,
         fields["offload"].default,
+        fields["recompute_stops_early"].default,
     )
 
 
