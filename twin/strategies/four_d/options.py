@@ -16,6 +16,7 @@ from twin.description.job import Job
 from twin.description.offload import Offload
 from twin.strategies import offload_choices
 from twin.strategies.four_d.job import FourDJob, Keeps, Tensor
+from twin.strategies.four_d.levels import cache_levels, recompute_levels
 from twin.strategies.four_d.rules import check, may_shard
 from twin.strategies.strategy import Variant
 
@@ -242,7 +243,7 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     own, grid = Options.of(job), job.concrete_grid
     split = grid.z > 1
     recompute = _first(own.recompute, (True, False), "recompute" in over)
-    cache = _first(own.cache_gathered_layers, _cache_levels(job), "cache" in over and split)
+    cache = _first(own.cache_gathered_layers, cache_levels(job), "cache" in over and split)
     modes = _modes(job, own.data_reduction, over) if grid.data > 1 else [own.data_reduction]
     switches = "overlap" in over
     all_reduce = _first(own.all_reduce, (True, False), switches and (grid.x > 1 or grid.y > 1))
@@ -250,7 +251,7 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     gather = _first(own.all_gather, (True, False), switches and split)
     beyond = frozenset() if job.published else over
     reduced = (grid.x > 1 or grid.y > 1) and job.lora is None
-    layers = _first(own.recompute_layers, _recompute_levels(job), "recompute_layers" in beyond)
+    layers = _first(own.recompute_layers, recompute_levels(job), "recompute_layers" in beyond)
     keeps = _first(own.recompute_keeps, may_keep(job), "recompute_keeps" in beyond)
     halves = _first(own.halves, (True, False), "halves" in beyond and reduced)
     # never slower than without, at the price of the gathers under way
@@ -299,18 +300,6 @@ def may_keep(job: FourDJob) -> tuple[Keeps, ...]:
     moves = job.recompute_inputs == "host" or (job.offload is not None and job.offload.activations is not None)
     kinds: tuple[Keeps, ...] = get_args(Keeps) if not moves else ()
     return tuple(kind for kind in kinds if kind != "attention" or job.attention not in UNFUSED)
-
-
-def _recompute_levels(job: FourDJob) -> tuple[int | None, ...]:
-    """All blocks, and a quarter, half and three quarters of them."""
-    layers = job.model.layers
-    return (None, *sorted({layers * part // 4 for part in (1, 2, 3)} - {0, layers}))
-
-
-def _cache_levels(job: FourDJob) -> tuple[int, ...]:
-    """No block, a quarter, half, and all of them."""
-    layers = job.model.layers
-    return tuple(sorted({0, layers // 4, layers // 2, layers}))
 
 
 def _first(own: T, others: tuple[T, ...], varied: bool) -> list[T]:
