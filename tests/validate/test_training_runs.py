@@ -11,6 +11,7 @@ import yaml
 
 from tests.validate.published import FSDP, GPT, LLAMA, TENSOR, job_of
 from twin.cli import main
+from twin.description.strict_yaml import read_yaml
 from twin.engine.simulate import simulate
 from twin.show.validation import LONGEST_NAME, shortened
 from twin.strategies import load_job
@@ -24,7 +25,7 @@ needs_file = pytest.mark.skipif(not FILE.exists(), reason="../shared/data/publis
 
 
 def every_run() -> list[Iteration]:
-    return training_runs(published_rows(FILE))
+    return training_runs(published_rows(read_yaml(FILE), str(FILE)))
 
 
 def test_tensor_parallelism_times_data():

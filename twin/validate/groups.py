@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -88,3 +89,8 @@ def summary(name: str, errors: Sequence[float]) -> Group:
         float(np.percentile(size, 90)),
         float(np.mean(errors)),
     )
+
+
+def is_measure(value: Any) -> bool:
+    """Tell whether what a file has is a number that can have been measured: finite, and above 0."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf

@@ -69,7 +69,7 @@ def validate_file(
         raise fail("strategy", f"must be one of {', '.join(mpt.READINGS)}", strategy)
     if path.suffix in {".yaml", ".yml"}:
         _no_reading(path, strategy)
-        return _published(path, workers, progress)
+        return _training_runs(path, workers, progress)
     header, rows = _read(path)
     if strategy is not None and set(mpt.COLUMNS) <= set(header):
         fsdp = [mpt.iteration(row, strategy) for row in _numbers(path, rows, mpt.COLUMNS)]
@@ -93,12 +93,12 @@ def _no_reading(path: Path, strategy: str | None) -> None:
         raise fail("--strategy", remedy, strategy)
 
 
-def _published(path: Path, workers: int, progress: Progress) -> Validation:
+def _training_runs(path: Path, workers: int, progress: Progress) -> Validation:
     if "jobs" in (data := read_yaml(path)):
         runs = own_runs(data, str(path))
         found = compare_iterations(runs, "seconds", workers=workers, progress=progress)
         return replace(found, pieces=peak_memory(runs))
-    rows = published_rows(path)
+    rows = published_rows(data, str(path))
     found = compare_iterations(training_runs(rows), "seconds", workers=workers, progress=progress)
     pieces, left_out = compare_pieces(rows)
     return replace(found, pieces=pieces, skipped=found.skipped | left_out)

@@ -8,7 +8,6 @@ rank's allocator had given out.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from twin.cost.memory import memory_use
 from twin.description.load import apply_override, resolve_names
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail
 from twin.strategies import load_job
-from twin.validate.groups import Piece
+from twin.validate.groups import Piece, is_measure
 from twin.validate.iterations import Iteration
 
 Row = Mapping[str, Any]
@@ -80,12 +79,8 @@ def _problems(data: Mapping[str, Any]) -> Iterator[Problem]:
         if not isinstance(name := row.get("job"), str) or name not in jobs:
             yield Problem(f"{path}.job", did_you_mean(str(name), [str(job) for job in jobs]), name)
         for key in NUMBERS:
-            if (key in row or key == "step_seconds") and not _is_number(row.get(key)):
+            if (key in row or key == "step_seconds") and not is_measure(row.get(key)):
                 yield Problem(f"{path}.{key}", "must be a number above 0", row.get(key))
         changes = row.get("set", [])
         if not isinstance(changes, list) or not all(isinstance(change, str) for change in changes):
             yield Problem(f"{path}.set", "must be a list of changes such as recompute=true", changes)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value) and value > 0

@@ -15,7 +15,7 @@ from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import Simulation, simulate
 from twin.strategies import load_job, strategy_of
-from twin.validate.groups import Piece
+from twin.validate.groups import Piece, is_measure
 from twin.validate.published_job import job_keys, refusal
 from twin.validate.published_run import Row, Run
 
@@ -64,16 +64,16 @@ def piece_problems(row: Row) -> Iterator[tuple[str, str]]:
         yield "tp", "must be a whole number above 0"
     if row.get("kind") == PER_LAYER:
         for which in WAYS:
-            if not _is_number(row.get(key := f"layer_{which}_ms")):
+            if not is_measure(row.get(key := f"layer_{which}_ms")):
                 yield key, "must be a number above 0"
     percent = row.get("percent_of_tp_baseline")
-    if row.get("kind") == ACTIVATIONS and not (isinstance(percent, Mapping) and all(map(_is_number, percent.values()))):
+    if row.get("kind") == ACTIVATIONS and not (isinstance(percent, Mapping) and all(map(is_measure, percent.values()))):
         yield "percent_of_tp_baseline", f"must be numbers above 0 by {', '.join(OPTIONS)}"
     if PROFILE in row:
         seen = row[PROFILE]
         wanted = [*ENCODER.values(), REDUCED]
         lists = [seen.get(key) for key in wanted] if isinstance(seen, Mapping) else [None]
-        if not all(isinstance(of, list) and len(of) == STAGES and all(map(_is_number, of)) for of in lists):
+        if not all(isinstance(of, list) and len(of) == STAGES and all(map(is_measure, of)) for of in lists):
             yield PROFILE, f"must have {', '.join(wanted)}, each {STAGES} numbers above 0"
 
 
@@ -111,16 +111,12 @@ def _piece(row: Row, kind: str, what: str, predicted: float, measured: float) ->
 
 def _measured_memory(row: Row) -> list[float]:
     for key, unit in (("peak_memory_GB", GB), ("peak_memory_GiB", GIB)):
-        if _is_number(row.get(key)):
+        if is_measure(row.get(key)):
             return [row[key] * unit]
     stages = row.get("memory_max_allocated_MB_per_stage")
-    if isinstance(stages, list) and stages and all(_is_number(size) for size in stages):
+    if isinstance(stages, list) and stages and all(is_measure(size) for size in stages):
         return [size * MIB for size in stages]  # Megatron prints 2^20 bytes as MB
     return []
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _job(row: Row, model: Row, layers: int, **changes: Any) -> Job:

@@ -8,11 +8,9 @@ be ("not stated") means that the source does not say it; the row is then left ou
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from twin.description.problems import DescriptionError, Problem, did_you_mean
-from twin.description.strict_yaml import read_yaml
 from twin.validate.iterations import Iteration
 from twin.validate.printed_time import TIMES, Printed, printed_time
 from twin.validate.published_job import VOCABULARY, assumptions, job_keys, refusal
@@ -44,12 +42,11 @@ Rows = list[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """Each row with its model."""
 
 
-def published_rows(path: Path) -> Rows:
-    """Read a file of published training runs; raises DescriptionError for what cannot be one."""
-    data = read_yaml(path)
+def published_rows(data: Mapping[str, Any], origin: str) -> Rows:
+    """Return the rows of a file of published training runs; raises DescriptionError for what cannot be one."""
     problems = list(_problems(data))
     if problems:
-        raise DescriptionError(problems[:PROBLEMS_SHOWN], str(path))
+        raise DescriptionError(problems[:PROBLEMS_SHOWN], origin)
     return [(row, data["models"].get(row.get("model"), {})) for row in data["rows"]]
 
 
