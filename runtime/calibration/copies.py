@@ -55,7 +55,7 @@ def flat_work(name: str, elements: int, device: torch.device) -> Callable[[], ob
             return lambda: target.copy_(source)
         return lambda: target.add_(source)
 
-    pairs = copies_beyond_cache(8.0 * elements)
+    pairs = copies_beyond_cache(8.0 * elements, device)
     return in_turn(
         [once(torch.zeros(elements, device=device), torch.zeros(elements, device=device)) for _ in range(pairs)]
     )

@@ -1,4 +1,4 @@
-"""Matrix products of the shapes that cut linear layers have, in the layers' own storage modes."""
+"""Matrix products of the shapes that cut linear layers have, in the layers' own storage modes, of normal numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from runtime.calibration.busy import busy_sets, joined, timed_on
 from runtime.calibration.sample import chunk_of, copies_beyond_cache, in_turn, repeat
 from runtime.calibration.team import Team
-from runtime.strategies.four_d.gemm import MODES, NATURAL, Gemms, Mode, Pass, Signature, natural_operands
+from runtime.strategies.four_d.gemm import NATURAL, Gemms, Mode, Pass, Signature, natural_operands
 
 LINEARS = (
     (64, 16, 64),
@@ -44,7 +44,7 @@ WIDE_LINEARS = (
     (16384, 6144, 6144),
 )
 """The same for GPUs, beside those for CPUs."""
-PROBE = (256, 256, 256)
+PROBE = {"cpu": (256, 256, 256), "cuda": (4096, 4096, 4096)}
 MAX_SHARE = 0.25
 """A product that is expected to fill more than this share of its time is left out."""
 
@@ -54,13 +54,15 @@ def measure_gemms(team: Team, seconds: float) -> list[dict[str, Any]]:
 
     Each entry is of C[m, n] = A[m, k] · B[k, n] in one pass of a layer and one storage mode.
     """
-    cases = [(s, mode, dtype) for dtype in dtypes(team.device) for s, mode in _cases(team.device)]
+    kinds = dtypes(team.device)
+    cases = [(signature, dtype) for dtype in kinds for signature in _cases(team.device)]
     each = 0.6 * seconds / (len(cases) * len(busy_sets(team)))
-    rate = team.told([_flops_per_second(team.device)])[0]
+    rates = dict(zip(kinds, team.told([_flops_per_second(team.device, dtype) for dtype in kinds]), strict=True))
     entries = []
-    for signature, mode, dtype in cases:
-        if 2.0 * signature.m * signature.n * signature.k / rate > max(MAX_SHARE * each, 1e-3):
+    for signature, dtype in cases:
+        if 2.0 * signature.m * signature.n * signature.k / rates[dtype] > max(MAX_SHARE * each, 1e-3):
             continue
+        mode = NATURAL[signature.pass_]
         run = product(signature, mode, dtype, team.device)
         for busy in busy_sets(team):
             found = team.gather(timed_on(team, busy, run, each))
@@ -88,13 +90,10 @@ def dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
     return (torch.float32,) if device.type == "cpu" else (torch.bfloat16, torch.float32)
 
 
-def _cases(device: torch.device) -> Iterator[tuple[Signature, Mode]]:
+def _cases(device: torch.device) -> Iterator[Signature]:
     linears = LINEARS if device.type == "cpu" else (*LINEARS, *WIDE_LINEARS)
-    for tokens, out, into in linears:
-        for signature in passes(tokens, out, into):
-            natural = NATURAL[signature.pass_]
-            for mode in (natural,) if device.type == "cpu" else MODES:
-                yield signature, mode
+    for linear in linears:
+        yield from passes(*linear)
 
 
 def passes(tokens: int, out: int, into: int) -> tuple[Signature, ...]:
@@ -114,7 +113,7 @@ def passes(tokens: int, out: int, into: int) -> tuple[Signature, ...]:
 def product(signature: Signature, mode: Mode, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
     """A product to repeat, as the layers compute it, with operands that are not in the cache."""
     m, n, k = signature.m, signature.n, signature.k
-    sets = copies_beyond_cache(dtype.itemsize * (m * k + k * n))
+    sets = copies_beyond_cache(dtype.itemsize * (m * k + k * n), device)
     gemms = Gemms({} if mode == NATURAL[signature.pass_] else {signature: mode})
     operands = [natural_operands(signature, dtype, device) for _ in range(sets)]
     return in_turn([_once(gemms, signature.pass_, a, b) for a, b in operands])
@@ -124,9 +123,8 @@ def _once(gemms: Gemms, pass_: Pass, a: torch.Tensor, b: torch.Tensor) -> Callab
     return lambda: gemms.product(pass_, a, b)
 
 
-def _flops_per_second(device: torch.device) -> float:
+def _flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
     """Roughly what this device reaches, to know what there is time for."""
-    m, n, k = PROBE
-    signature = Signature("forward", m, n, k)
-    run = product(signature, NATURAL["forward"], dtypes(device)[0], device)
+    m, n, k = PROBE[device.type]
+    run = product(Signature("forward", m, n, k), NATURAL["forward"], dtype, device)
     return 2.0 * m * n * k / repeat(run, chunk_of(run, device), 0.01, device).seconds

@@ -23,7 +23,9 @@ from runtime.calibration.messages import measure_messages
 from runtime.calibration.overlap import measure_overlap
 from runtime.calibration.sharing import measure_sharing
 from runtime.calibration.software import measure_software
+from runtime.calibration.sustained import measure_sustained
 from runtime.calibration.team import Team
+from runtime.calibration.tiers import measure_tiers
 from runtime.launch.environment import Process
 from runtime.parallel.collectives import EXCHANGE_BYTES
 from twin import __version__
@@ -48,11 +50,13 @@ class Section:
 
 SECTIONS = (
     Section("gemm", 0.18, measure_gemms),
+    Section("sustained", 0.03, measure_sustained),
     Section("sharing", 0.04, measure_sharing),
     Section("kernels", 0.15, measure_kernels),
     Section("copies", 0.02, measure_copies),
     Section("attention", 0.06, measure_attention),
     Section("host", 0.03, measure_host),
+    Section("tiers", 0.05, measure_tiers),
     Section("software", 0.06, measure_software),
     Section("point_to_point", 0.04, measure_messages, together=True),
     Section("collectives", 0.33, measure_groups, together=True),
@@ -95,6 +99,7 @@ def _facts(team: Team, minutes: float) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if on_gpu else _cpu_model(),
         "device_type": device.type,
         "device_memory_bytes": torch.cuda.mem_get_info(device)[1] if on_gpu else _memory_bytes(),
+        "host_memory_bytes": _memory_bytes(),
         "cpu": _cpu_model(),
         "cores": _cores(),
         "threads": torch.get_num_threads(),

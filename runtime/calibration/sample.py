@@ -15,7 +15,8 @@ MAX_IN_CHUNK = {"cpu": 10_000, "cuda": 256}
 """On a GPU as many as the host issues while the plug runs."""
 PLUG_SIZE = 4096
 """Side of the square product that keeps a GPU busy while the host issues work."""
-CACHE_BYTES = 32 << 20
+CACHE_BYTES = {"cpu": 32 << 20, "cuda": 256 << 20}
+"""More than a device's last cache holds."""
 MAX_COPIES = 32
 
 
@@ -109,9 +110,9 @@ def plug(device: torch.device, products: int = 1) -> None:
         torch.mm(block, block)
 
 
-def copies_beyond_cache(bytes_: float) -> int:
+def copies_beyond_cache(bytes_: float, device: torch.device) -> int:
     """Return how many sets of operands to take turns with, so that none is in the cache when it comes."""
-    return int(min(MAX_COPIES, max(2, -(-CACHE_BYTES // max(1, int(bytes_))))))
+    return int(min(MAX_COPIES, max(2, -(-CACHE_BYTES[device.type] // max(1, int(bytes_))))))
 
 
 def in_turn(runs: Sequence[Callable[[], object]]) -> Callable[[], object]:

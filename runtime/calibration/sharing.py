@@ -72,6 +72,6 @@ def stream(device: torch.device) -> Callable[[], object]:
     def once(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
         return lambda: torch.add(a, b, out=out)
 
-    sets = copies_beyond_cache(12.0 * STREAM_ELEMENTS)
+    sets = copies_beyond_cache(12.0 * STREAM_ELEMENTS, device)
     vectors = [[torch.ones(STREAM_ELEMENTS, device=device) for _ in range(3)] for _ in range(sets)]
     return in_turn([once(*three) for three in vectors])

@@ -4,7 +4,8 @@
 * Queries, keys and values are parts of one tensor until they are normalised or turned; their gradients are
   packed into one again, for the one product that they come from.
 
-* flash: PyTorch's scaled_dot_product_attention, which picks the device's best kernel.
+* flash: PyTorch's scaled_dot_product_attention, which picks the device's best kernel; or the one of its kernels that
+  the job names (`attention_backend.NAMED`).
 * plain, fused_softmax: explicit scores, which dropout may then thin out.
 * With several documents in a sequence all forms add a mask to the scores (`Documents`), and positions are those in the
   document. PyTorch's kernel then reads the mask and computes every score of the window, those of the future too.
@@ -18,6 +19,7 @@ from functools import partial
 import torch
 
 from runtime.model import rotary
+from runtime.model.attention_backend import kernel_of
 from runtime.model.context import ModelContext
 from runtime.model.elementwise import fused, mask
 from runtime.model.explicit_attention import explicit
@@ -87,9 +89,10 @@ class Attention(torch.nn.Module):
                 masked = form == "fused_softmax"
                 out = explicit(q, k, v, future, keep, context.job.dropout, masked=masked, mask=added)
             else:
-                out = torch.nn.functional.scaled_dot_product_attention(
-                    q, k, v, attn_mask=added, is_causal=added is None, enable_gqa=fewer is not None
-                )
+                with kernel_of(form):
+                    out = torch.nn.functional.scaled_dot_product_attention(
+                        q, k, v, attn_mask=added, is_causal=added is None, enable_gqa=fewer is not None
+                    )
             return out.transpose(1, 2).reshape(parts[0].shape[0], -1)
 
         def describe(*, backward: bool = False) -> kernels.Attention:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twin.description.attention import UNNAMED_ATTENTION
+from twin.description.attention import TRAINED_ATTENTION
 from twin.description.job import Job
 from twin.description.problems import fail
 
@@ -13,11 +13,11 @@ def check_computed(job: Job) -> None:
         raise fail(
             "precision", "the runtime trains in bf16 or fp32; fp16 needs loss scaling, which it does not have", "fp16"
         )
-    if job.attention not in UNNAMED_ATTENTION:
+    if job.attention not in TRAINED_ATTENTION:
         raise fail(
             "attention",
-            f"the runtime trains with {', '.join(UNNAMED_ATTENTION)}; kernels by name are for simulation, and PyTorch "
-            "chooses among its own for flash",
+            f"the runtime trains with {', '.join(TRAINED_ATTENTION)}; other kernels are for simulation, and "
+            "PyTorch chooses among its own for flash",
             job.attention,
         )
     if job.cuda_graphs:

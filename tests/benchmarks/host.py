@@ -1,10 +1,11 @@
 """Host time per block: one rank of 4D against a plain PyTorch loop, with tensors so small that they take no time.
 
-    python -m tests.benchmarks.host [--rounds N] [--json]
+    python -m tests.benchmarks.host [--rounds N] [--device cuda] [--json]
 
 A block's share is the difference between models of many blocks and of few, by their number: forward, backward,
 recomputation, clipping, update. All take turns in one process, so that a busy machine disturbs all alike. The plain
-loop computes in bf16 under autocast and recomputes with `torch.utils.checkpoint`, as its documents do.
+loop computes in bf16 under autocast and recomputes with `torch.utils.checkpoint`, as its documents do. On a GPU the
+host is what such models wait for.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ OURS = "four_d"
 Step = Callable[[int], Any]
 
 
-def ours(precision: str, recompute: bool, layers: int) -> Step:
+def ours(precision: str, recompute: bool, layers: int, device: str) -> Step:
     """Make a function that trains step i on one rank of a 4D grid."""
     import torch
 
@@ -53,13 +54,15 @@ def ours(precision: str, recompute: bool, layers: int) -> Step:
             "batch": {"sequences": 1, "micro_sequences": 1},
         }
     )
-    trainee = trains(job)(job, Mesh.create(ranks_of(job), timeout_seconds=60.0), torch.device("cpu"), Adam())
-    tokens = torch.randint(0, VOCABULARY, (1, SEQUENCE + 1), generator=torch.Generator().manual_seed(0))
-    batch = [MicroBatch(0, tokens[:, :-1], tokens[:, 1:], torch.full((1, SEQUENCE), 1.0 / SEQUENCE))]
+    where = torch.device(device)
+    trainee = trains(job)(job, Mesh.create(ranks_of(job), timeout_seconds=60.0), where, Adam())
+    tokens = torch.randint(0, VOCABULARY, (1, SEQUENCE + 1), generator=torch.Generator().manual_seed(0)).to(where)
+    weights = torch.full((1, SEQUENCE), 1.0 / SEQUENCE, device=where)
+    batch = [MicroBatch(0, tokens[:, :-1], tokens[:, 1:], weights)]
     return lambda _index: float(trainee.step(batch, 3e-4).loss)
 
 
-def plain(precision: str, recompute: bool, layers: int) -> Step:
+def plain(precision: str, recompute: bool, layers: int, device: str) -> Step:
     """Make a function that trains step i as a plain loop does."""
     import torch
     from torch import nn
@@ -75,21 +78,21 @@ def plain(precision: str, recompute: bool, layers: int) -> Step:
             self.norm, self.head = nn.LayerNorm(HIDDEN, bias=False), nn.Linear(HIDDEN, VOCABULARY, bias=False)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.tokens(x) + self.positions(torch.arange(x.shape[1]))
+            x = self.tokens(x) + self.positions(torch.arange(x.shape[1], device=x.device))
             for block in self.blocks:
                 x = checkpoint(block, x, use_reentrant=False) if recompute else block(x)
             logits: torch.Tensor = self.head(self.norm(x))
             return logits
 
     torch.manual_seed(0)
-    model = Plain()
+    model = Plain().to(device)
     groups = peers.grouped(model)
     adam = peers.adam_of(groups)
-    tokens = torch.randint(0, VOCABULARY, (1, SEQUENCE + 1))
+    tokens = torch.randint(0, VOCABULARY, (1, SEQUENCE + 1), device=device)
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
 
     def step(_index: int) -> float:
-        narrow = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+        narrow = torch.autocast(device, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
         with narrow:
             loss = peers.mean_loss(model(inputs), targets)
         loss.backward()
@@ -125,6 +128,7 @@ def main() -> None:
     """Measure all cases and print a table."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--rounds", type=int, default=8, help=f"of {STEPS} steps of each")
+    options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--json", action="store_true")
     chosen = options.parse_args()
     import torch
@@ -133,7 +137,10 @@ def main() -> None:
     answer: dict[str, dict[str, tuple[float, float]]] = {}
     for case, (precision, recompute) in CASES.items():
         makers = {PLAIN: plain, OURS: ours}
-        steps = {name: {n: make(precision, recompute, n) for n in (FEW, MANY)} for name, make in makers.items()}
+        steps = {
+            name: {n: make(precision, recompute, n, chosen.device) for n in (FEW, MANY)}
+            for name, make in makers.items()
+        }
         answer[case] = per_block(steps, chosen.rounds)
     if chosen.json:
         print(json.dumps(answer, indent=1))

@@ -7,12 +7,22 @@ import math
 import pytest
 import torch
 
-from runtime.model.attention_backend import MATH, attention_backend, check_backend, chosen, settled_backend
+from runtime.model.attention_backend import (
+    MATH,
+    NAMED,
+    attention_backend,
+    check_backend,
+    chosen,
+    kernel_of,
+    settled_backend,
+)
 from runtime.model.elementwise import activate
 from runtime.smoke import run as smoking
 from runtime.smoke.cases import CASES, Case, described
 from runtime.smoke.run import Seen, smoke
 from runtime.smoke.show import as_json
+from twin.description.attention import TRAINED_ATTENTION, UNNAMED_ATTENTION
+from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 
 CPU = torch.device("cpu")
@@ -90,6 +100,28 @@ def test_the_kernel_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     for number, name in enumerate((MATH, "flash", "efficient", "cudnn")):
         monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *_, number=number, **__: number)
         assert chosen(query, query, None) == name
+
+
+@pytest.mark.parametrize(
+    ("form", "taken"), [("flash", "flash"), ("flash2", "flash"), ("cudnn", MATH), ("cutlass", MATH)]
+)
+def test_a_named_kernel_is_asked_for_alone(form: str, taken: str) -> None:
+    """PyTorch has one kernel for CPUs, which it calls flash."""
+    query = torch.empty(1, 4, 32, 16)
+    with kernel_of(form):
+        assert chosen(query, query, None) == taken
+
+
+def test_a_kernel_that_is_not_there_is_refused() -> None:
+    machine = JOB | {"machine": "dgx-h100"}
+    for form in ("cudnn", "flash2"):
+        with pytest.raises(DescriptionError, match="PyTorch has no such kernel") as refused:
+            settled_backend(load_job(machine | {"attention": form}), CPU, torch.float32)
+        assert refused.value.problems[0].path == "attention"
+    assert set(NAMED) | set(UNNAMED_ATTENTION) == set(TRAINED_ATTENTION)
+    assert not check_backend(load_job(machine | {"attention": "cudnn"}), "cudnn", 4)
+    assert not check_backend(load_job(machine | {"attention": "flash2"}), "flash", 4)
+    assert check_backend(load_job(machine | {"attention": "flash2"}), "cudnn", 4)
 
 
 def test_plain_products_are_refused_where_scores_are_large() -> None:

@@ -102,7 +102,7 @@ def in_company(rows: Sequence[Row]) -> list[Row]:
 
 
 def fit_products(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], float, Quality]:
-    """Fit the constants of `GemmModel`; returns them, the peak rate they refer to, and the quality."""
+    """Fit the constants of a CPU's `GemmModel`; returns them, the peak rate they refer to, and the quality."""
     rows = in_company(data["gemm"])
     products = [Gemm(r["m"], r["n"], r["k"], r["mode"], element_bytes=r["element_bytes"]) for r in rows]
     seconds = [float(row["seconds"]) for row in rows]
@@ -114,8 +114,6 @@ def fit_products(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitte
     seconds += [float(row["seconds"]) for row in inside]
     measured = np.array(seconds)
     peak = ABOVE_FASTEST * max(p.flops / s for p, s in zip(products, seconds, strict=True))
-    if base.type == "gpu":
-        peak = float(base.peak_flops_per_second)
     fixed: dict[str, float] = {"sustained_share": 1.0}
 
     def model(constants: Mapping[str, float]) -> Array:
@@ -135,9 +133,8 @@ def with_gemm(base: Device, peak: float, constants: Mapping[str, float]) -> Devi
 
 
 def fit_attention(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], Quality]:
-    """Fit the rates of fused attention on a device whose peak is known already."""
+    """Fit the rates of fused attention on a CPU whose peak is known already."""
     rows = in_company([row for row in data["attention"] if row["form"] == "flash"])
-    width = 2 if base.type == "gpu" else 4
     kernels = [
         Attention(
             row["sequences"],
@@ -145,7 +142,7 @@ def fit_attention(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitt
             row["heads"],
             row["head_size"],
             backward=row["backward"],
-            element_bytes=width,
+            element_bytes=4,
         )
         for row in rows
     ]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,11 +124,11 @@ def with_constants(device: Device, constants: Sequence[str], x: Array) -> Device
     return device.model_copy(update={"gemm": device.gemm.model_copy(update=update)})
 
 
-def fit(device: Device, rows: Rows) -> tuple[Device, dict[str, tuple[float, float]]]:
-    """Fit the constants; return the device, and each constant with its standard error."""
+def fit(device: Device, rows: Rows, known: Collection[str] = ()) -> tuple[Device, dict[str, tuple[float, float]]]:
+    """Fit the constants but those `known`; return the device, and each constant with its standard error."""
     from scipy.optimize import least_squares  # noqa: PLC0415 (twin does not depend on scipy)
 
-    constants = tuple(START) if len(rows.m) >= MIN_ROWS else MIN_CONSTANTS
+    constants = tuple(c for c in (START if len(rows.m) >= MIN_ROWS else MIN_CONSTANTS) if c not in known)
     start = np.array([np.log(START[c] / (1 - START[c])) if c in SHARES else np.log(START[c]) for c in constants])
     reach = np.array([SHARE_REACH if c in SHARES else REACH for c in constants])
     weight = np.where(rows.flops >= LARGE_FLOPS, 1.0, SMALL_WEIGHT)

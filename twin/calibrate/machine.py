@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from twin.calibrate import compute, network
+from twin.calibrate import compute, gpu, network
 from twin.calibrate.solve import Fitted, Quality
 from twin.description.device import Device
 from twin.description.load import load_device, load_machine, names
@@ -87,6 +87,7 @@ def machine_from(data: Mapping[str, Any]) -> str:
     for key in ("nodes", "devices_per_node"):
         machine[key]["value"] = int(machine[key]["value"])
     machine |= _links(data, shared, write, per_node)
+    machine |= _beyond(data, write)
     if shared.cores is not None:
         machine["cores"] = {
             "count": write.measured(shared.cores, "", "the most that any set of ranks at work kept busy, by a product"),
@@ -119,16 +120,23 @@ def _base_device(data: Mapping[str, Any]) -> Device:
 
 def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], dict[str, Quality]]:
     base = _base_device(data)
-    products, peak, of_products = compute.fit_products(base, data)
-    fitted = compute.with_gemm(base, peak, {name: f.value for name, f in products.items()})
-    attention, of_attention = compute.fit_attention(fitted, data)
+    usual = base.usual_attention
+    if base.type == "gpu":
+        fitted, products, of_products = gpu.fit_products(base, data)
+        attention, usual, of_attention = gpu.fit_kernels_of_attention(fitted, data)
+    else:
+        products, peak, of_products = compute.fit_products(base, data)
+        fitted = compute.with_gemm(base, peak, {name: f.value for name, f in products.items()})
+        one, of_attention = compute.fit_attention(fitted, data)
+        attention = {usual: one}
     kernels, of_kernels = compute.fit_kernels(data)
     raw = _as_written(base)
+    raw["usual_attention"] = usual
     raw["name"], raw["title"] = f"{data['name']}-device", str(data["device"])
     raw["sources"] = {**raw["sources"], SOURCE: f"fourfold calibrate, {data['date']}"}
     if base.type == "cpu":
         fastest = f"{compute.ABOVE_FASTEST:g} times the rate of the fastest product"
-        raw["peak"] = write.measured(peak, "_flops_per_second", fastest)
+        raw["peak"] = write.measured(fitted.peak_flops_per_second, "_flops_per_second", fastest)
         share = data["device_memory_bytes"] / data["ranks"]
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
         raw["gemm"]["sustained_share"] = write.measured(1.0, "", fastest)
@@ -145,8 +153,9 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
     for name, constant in products.items():
         key, suffix = _key(name)
         raw["gemm"][key] = write.calibrated(constant, suffix)
-    for name, constant in attention.items():
-        raw["attention"][base.usual_attention][name] = write.calibrated(constant)
+    for kernel, constants in attention.items():
+        raw["attention"].setdefault(kernel, {**raw["attention"][base.usual_attention]})
+        raw["attention"][kernel] |= {name: write.calibrated(constant) for name, constant in constants.items()}
     raw["kernels"] = {
         kind: {"start": write.calibrated(start, "_seconds"), "rate": write.calibrated(rate, "_bytes_per_second")}
         for kind, (start, rate) in kernels.items()
@@ -190,6 +199,28 @@ def _links(data: Mapping[str, Any], shared: compute.Sharing, write: Numbers, per
             "network_noise": write.assumed(0.0, "", "repeats differ; medians are fitted"),
         },
     }
+
+
+def _beyond(data: Mapping[str, Any], write: Numbers) -> dict[str, Any]:
+    """Describe a GPU's link to its host, and the host, where they were measured."""
+    link, rates = gpu.host_link(data), gpu.host_rates(data)
+    if not link or not rates:
+        return {}
+    what = {
+        "memory_bandwidth": "the fastest of sums and updates by all threads, reads and writes together",
+        "core_bandwidth": "sums by one thread, reads and writes together",
+        "converting_down": "copies of 16-bit numbers from the device that become fp32 on the host",
+        "converting_up": "copies of fp32 numbers of the host that become 16 bits wide on the device",
+    }
+    host = {name: write.measured(rates[name], "_bytes_per_second", said) for name, said in what.items()}
+    host["memory"] = write.measured(data["host_memory_bytes"], "_bytes", "the host's")
+    host["memory_share"] = write.assumed(1.0, "", "part of the measured rate")
+    host["cores"] = {**write.measured(data["cores"], "", "cores that the first rank may use"), "value": data["cores"]}
+    return {"host_link": {key: write.calibrated(one, suffix) for (key, suffix), one in _named(link)}, "host": host}
+
+
+def _named(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, str], Fitted]]:
+    return [(_key(name), constant) for name, constant in constants.items()]
 
 
 def _library(

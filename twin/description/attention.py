@@ -15,3 +15,5 @@ UNFUSED = ("fused_softmax", "plain")
 """Forms that write the score matrix to memory."""
 UNNAMED_ATTENTION = ("flash", *UNFUSED)
 """Forms that every device and the runtime have; the others are kernels that were measured on some devices."""
+TRAINED_ATTENTION = (*UNNAMED_ATTENTION, "flash2", "cutlass", "cudnn")
+"""Forms that the runtime trains with: PyTorch has these kernels, for GPUs."""

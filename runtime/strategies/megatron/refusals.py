@@ -50,6 +50,9 @@ def _of_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
         remedy = "is for simulation; use ring, all_gather or all_to_all"
         problems.append(Problem("context_exchange", remedy, job.context_exchange))
     traded = grid.context > 1 and job.context_exchange == "all_to_all"
+    if grid.context > 1 and not traded and job.attention in ("cudnn", "cutlass"):
+        remedy = "meets keys of other ranks by FlashAttention's kernel in training; use flash or flash2"
+        problems.append(Problem("attention", remedy, job.attention))
     if traded and job.model.key_value_heads % (grid.tensor * grid.context):
         remedy = f"tensor × context ranks must divide the {job.model.key_value_heads} heads of keys, of which ranks "
         remedy += "have no copies in training; use ring or all_gather"

@@ -44,6 +44,8 @@ ENTRY = {
         "heads",
         "head_size",
         "form",
+        "kernel",
+        "usual",
         "backward",
         "busy",
         "seconds",

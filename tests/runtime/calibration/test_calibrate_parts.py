@@ -19,11 +19,13 @@ from runtime.calibration.overlap import chosen_layouts
 from runtime.calibration.quiet import QuietRank, quiet_context
 from runtime.calibration.sample import chunk_of, in_turn, repeat, spread
 from runtime.calibration.sharing import rank_sets
+from runtime.calibration.tiers import _copies, _on_host
 from runtime.parallel.mesh import line
-from runtime.strategies.four_d.gemm import NATURAL
+from runtime.strategies.four_d.gemm import NATURAL, natural_operands
 from twin.strategies.four_d.grid import Grid, factorizations
 
 CPU = torch.device("cpu")
+"""Stands for a GPU, too, where what is timed is the same."""
 MODEL = {"layers": 2, "hidden": 32, "heads": 4, "sequence": 8, "vocabulary": 64}
 
 
@@ -93,8 +95,27 @@ def test_products_are_those_of_a_linear_layer():
     assert [(s.m, s.n, s.k) for s in passes(tokens, out, into)] == shapes
     for signature in passes(tokens, out, into):
         found = product(signature, NATURAL[signature.pass_], torch.float32, CPU)()
-        # operands of ones: each element of the product counts the contraction
-        assert torch.equal(found, torch.full((signature.m, signature.n), float(signature.k)))
+        assert isinstance(found, torch.Tensor)
+        assert found.shape == (signature.m, signature.n)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_operands_hold_normal_numbers(dtype):
+    """Of equal ones a GPU draws too little power. A sum of k products of two such numbers has the variance k."""
+    for signature in passes(192, 256, 320):
+        a, b = natural_operands(signature, dtype, CPU)
+        product_of_both = (a.double() @ b.double()).flatten()
+        assert float(product_of_both.var()) == pytest.approx(signature.k, rel=0.1)
+        assert not torch.equal(a.flatten()[:100], b.flatten()[:100])
+
+
+def test_operands_draw_no_numbers_of_training():
+    """Choosing modes must leave dropout and data as they are."""
+    torch.manual_seed(3)
+    natural_operands(passes(8, 4, 2)[0], torch.float32, CPU)
+    after = torch.rand(3)
+    torch.manual_seed(3)
+    assert torch.equal(after, torch.rand(3))
 
 
 @pytest.mark.parametrize("grid", [Grid(), Grid(x=2, y=2), Grid(z=2), Grid(data=2, z=2, y=2, x=1)], ids=str)
@@ -119,3 +140,26 @@ def test_of_attention_only_attention_is_timed():
     layer = TimedAttention(CPU, sequences=2, length=16, heads=2, size=8, form="flash")
     found = layer.times(0.0)
     assert found["fwd"].repeats == found["bwd"].repeats == MIN_REPEATS
+
+
+def test_copies_and_updates_of_the_host_are_timed(monkeypatch):
+    """Rates lie between those of a drive and of a cache, and every thread is back."""
+    monkeypatch.setattr("runtime.calibration.tiers.COPIED_BYTES", (1 << 12, 1 << 20))
+    monkeypatch.setattr("runtime.calibration.tiers.CONVERTED_ELEMENTS", 1 << 20)
+    monkeypatch.setattr("runtime.calibration.tiers.UPDATED_ELEMENTS", 1 << 20)
+    threads = torch.get_num_threads()
+    entries = [*_copies(CPU, 0.01), *_on_host(CPU, 0.01)]
+    assert torch.get_num_threads() == threads
+    assert {entry["work"] for entry in entries} == {
+        "down",
+        "up",
+        "converting_down",
+        "converting_up",
+        "stream",
+        "update",
+    }
+    assert {entry["bytes"] for entry in entries if entry["work"] == "stream"} == {3 * 4 * 2.0**20}
+    assert {entry["bytes"] for entry in entries if entry["work"] == "update"} == {7 * 4 * 2.0**20}
+    assert 1 in {entry["threads"] for entry in entries if entry["work"] == "stream"}
+    for entry in entries:
+        assert 1e7 < entry["bytes"] / entry["seconds"] < 1e13
