@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,7 +155,7 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
         key, suffix = _key(name)
         raw["gemm"][key] = write.calibrated(constant, suffix)
     for kernel, constants in attention.items():
-        raw["attention"].setdefault(kernel, {**raw["attention"][base.usual_attention]})
+        raw["attention"].setdefault(kernel, deepcopy(raw["attention"][base.usual_attention]))  # no YAML aliases
         raw["attention"][kernel] |= {name: write.calibrated(constant) for name, constant in constants.items()}
     raw["kernels"] = {
         kind: {"start": write.calibrated(start, "_seconds"), "rate": write.calibrated(rate, "_bytes_per_second")}
