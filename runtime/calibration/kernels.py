@@ -23,6 +23,11 @@ SEQUENCE = 64
 GRIDS = (Grid(), Grid(z=2, y=2, x=2))
 """Uncut, with the device library's own layer norm; cut, with statistics and normalisation
 apart, and sums of scattered gradients."""
+FAMILIES: dict[str, dict[str, Any]] = {
+    "gpt": {},
+    "llama": {"positions": "rotary", "norm": "rms", "activation": "swiglu", "biases": False},
+}
+"""Kinds of blocks, whose ops bound by memory differ."""
 MIN_STEPS = 3
 BETWEEN = Kind("between", "", 0.0, 0.0, (), 0)
 """What the host does from op to op: layers, autograd, memory."""
@@ -37,19 +42,20 @@ def measure_kernels(team: Team, seconds: float) -> list[dict[str, Any]]:
     (sequences, length, heads, head size); `launches` is how many kernels an op says it consists of.
     """
     shapes = SHAPES if team.device.type == "cpu" else (*SHAPES[2:], *WIDE_SHAPES)
-    cases = [(shape, grid) for shape in shapes for grid in GRIDS]
+    cases = [(family, shape, grid) for family in FAMILIES for shape in shapes for grid in GRIDS]
     each = seconds / (len(cases) * len(busy_sets(team)))
     entries = []
-    for (hidden, tokens, vocabulary), grid in cases:
+    for family, (hidden, tokens, vocabulary), grid in cases:
         for busy in busy_sets(team):
             mine: dict[Kind, list[float]] = {}
-            rank = _model(team, hidden, tokens, vocabulary, grid) if team.rank in busy else None
+            rank = _model(team, family, hidden, tokens, vocabulary, grid) if team.rank in busy else None
             team.start_together()
             if rank is not None:
                 mine = _listen(team, rank, each)
             entries += [
                 {
                     "busy": len(busy),
+                    "family": family,
                     "tokens": tokens,
                     "hidden": hidden,
                     "vocabulary": vocabulary,
@@ -61,7 +67,7 @@ def measure_kernels(team: Team, seconds: float) -> list[dict[str, Any]]:
     return entries
 
 
-def _model(team: Team, hidden: int, tokens: int, vocabulary: int, grid: Grid) -> QuietRank:
+def _model(team: Team, family: str, hidden: int, tokens: int, vocabulary: int, grid: Grid) -> QuietRank:
     sequence = min(SEQUENCE, tokens)
     model = {
         "layers": 1,
@@ -69,6 +75,7 @@ def _model(team: Team, hidden: int, tokens: int, vocabulary: int, grid: Grid) ->
         "heads": max(2, hidden // 64),
         "sequence": sequence,
         "vocabulary": vocabulary,
+        **FAMILIES[family],
     }
     rank = QuietRank(quiet_context(model, grid, team.device, sequences=tokens // sequence))
     rank.step()  # what is allocated once is allocated

@@ -99,6 +99,14 @@ def quiet_context(
     return context
 
 
+def as_text(vocabulary: int, shape: tuple[int, int], device: torch.device) -> torch.Tensor:
+    """Draw tokens as often as in text, the k-th with a frequency of 1/k (Zipf): many of them are the same few.
+
+    Adding up the gradients of a token's row takes the longer the more there are.
+    """
+    return torch.pow(float(vocabulary), torch.rand(shape, device=device)).long().clamp_(1, vocabulary) - 1
+
+
 class QuietRank:
     """A model on such a rank, with a batch to work on."""
 
@@ -107,7 +115,7 @@ class QuietRank:
         self.context = context
         self.trainee = FourDTrainee(context, GPT(context), Optimizer(context, Adam()))
         shape = job.concrete_micro_sequences, job.model.sequence
-        window = torch.randint(job.model.vocabulary, (shape[0], shape[1] + 1), device=context.device)
+        window = as_text(job.model.vocabulary, (shape[0], shape[1] + 1), context.device)
         weights = torch.full(shape, 1.0 / (shape[0] * shape[1]), device=context.device)
         self.batch = [MicroBatch(0, window[:, :-1], window[:, 1:], weights)]
 

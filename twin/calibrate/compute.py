@@ -222,7 +222,7 @@ def _between_ops(data: Mapping[str, Any]) -> list[tuple[float, list[float], list
     """Of each model whose ops were timed: seconds from op to op; of its kinds of ops bytes, and how often they came."""
     models: dict[tuple[Any, ...], list[Row]] = {}
     for row in in_company(data["kernels"]):
-        models.setdefault((row["hidden"], row["tokens"], *row["grid"].values()), []).append(row)
+        models.setdefault((row.get("family"), row["hidden"], row["tokens"], *row["grid"].values()), []).append(row)
     found = []
     for rows in models.values():
         ops = [row for row in rows if row["name"] != BETWEEN]

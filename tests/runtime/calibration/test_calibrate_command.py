@@ -32,6 +32,7 @@ ENTRY = {
         "spread",
         "repeats",
         "busy",
+        "family",
         "tokens",
         "hidden",
         "vocabulary",

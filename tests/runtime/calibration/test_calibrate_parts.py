@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 
@@ -16,7 +17,7 @@ from runtime.calibration.layouts import layouts
 from runtime.calibration.listening import by_kind, hear
 from runtime.calibration.messages import chosen_peers
 from runtime.calibration.overlap import chosen_layouts
-from runtime.calibration.quiet import QuietRank, quiet_context
+from runtime.calibration.quiet import QuietRank, as_text, quiet_context
 from runtime.calibration.sample import chunk_of, in_turn, repeat, spread
 from runtime.calibration.sharing import rank_sets
 from runtime.calibration.tiers import _copies, _on_host
@@ -163,3 +164,16 @@ def test_copies_and_updates_of_the_host_are_timed(monkeypatch):
     assert 1 in {entry["threads"] for entry in entries if entry["work"] == "stream"}
     for entry in entries:
         assert 1e7 < entry["bytes"] / entry["seconds"] < 1e13
+
+
+def test_tokens_come_as_often_as_in_text():
+    """Zipf's law: the k-th has a share of ln((k + 1) / k) / ln V when numbers are cut off, next to 1 / (k ln V)."""
+    torch.manual_seed(0)
+    vocabulary, count = 1000, 200_000
+    tokens = as_text(vocabulary, (2, count // 2), CPU)
+    assert int(tokens.min()) == 0
+    assert int(tokens.max()) < vocabulary
+    counted = torch.bincount(tokens.flatten(), minlength=vocabulary)
+    for k in (1, 2, 5, 20):
+        expected = math.log((k + 1) / k) / math.log(vocabulary)
+        assert int(counted[k - 1]) / count == pytest.approx(expected, rel=0.1)
