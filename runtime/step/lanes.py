@@ -11,9 +11,7 @@ from typing import Any
 import torch
 
 from runtime.step.copies import Done, Passed, Work
-
-BUFFERS = 2
-"""What is worked on, and what comes or goes meanwhile."""
+from twin.strategies.held import LANE_ROWS, LANES
 
 Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -43,7 +41,7 @@ class Lanes:
     def staging(self, elements: int) -> Staging:
         """Return room on the device for weights and moments of a sub-group, once it is free again."""
         staging = self._staging()
-        first, second, third = (staging.buffer[row, :elements] for row in range(3))
+        first, second, third = (staging.buffer[row, :elements] for row in range(LANE_ROWS))
         staging.tensors = (first, second, third)
         return staging
 
@@ -79,11 +77,11 @@ class Lanes:
             self._down.synchronize()
 
     def _staging(self) -> Staging:
-        if len(self._stagings) < BUFFERS:
-            buffer = torch.empty((3, self._elements), dtype=self._kind, device=self._device)
+        if len(self._stagings) < LANES:
+            buffer = torch.empty((LANE_ROWS, self._elements), dtype=self._kind, device=self._device)
             if self._up is not None:  # whose memory it was until now
                 self._up.wait_stream(torch.cuda.current_stream(self._device))
             self._stagings.append(Staging(buffer, (buffer[0], buffer[1], buffer[2])))
             return self._stagings[-1]
-        self._next = (self._next + 1) % BUFFERS
+        self._next = (self._next + 1) % LANES
         return self._stagings[self._next]

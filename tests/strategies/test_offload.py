@@ -96,7 +96,8 @@ def test_so_it_does_where_gradients_stay(
     vectors = job.model.layers * (4 * hidden + 3 * hidden + hidden + 4 * hidden + hidden) + 2 * hidden
     spans = [(0, own - vectors), (own - vectors, own)]
     groups = [g.elements for g in held_groups(job.offload.optimizer, spans) if g.on_device]
-    assert memory_use(job).by_category["passing states"] == states_bytes * min(sum(groups), 3 * max(groups))
+    # two buffers of fp32, each with room for weights and moments whether weights pass or not
+    assert memory_use(job).by_category["passing states"] == 12 * max(groups) * min(2, len(groups))
     assert moved(job)["to_device"] == states_bytes * sum(groups)
 
 

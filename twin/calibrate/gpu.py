@@ -36,8 +36,10 @@ def fit_products(base: Device, data: Data) -> tuple[Device, dict[str, Fitted], Q
         found[SUSTAINED] = Fitted(min(1.0, rate / base.peak_flops_per_second), 0.0, 1)
         device = _with(device, SUSTAINED, found[SUSTAINED].value)
     sizes = [(r["m"], r["n"], r["k"], r["seconds"]) for r in in_company(data["gemm"]) if r["element_bytes"] == NARROW]
-    # in place, among other ops, they are met with colder caches than in a loop
-    sizes += [(*row["shape"], row["seconds"]) for row in in_company(data["kernels"]) if is_product(row)]
+    # in place, among other ops, they are met with colder caches than in a loop; but what is timed there between two
+    # events takes microseconds longer, which tells in small ones
+    inside = [row for row in in_company(data["kernels"]) if is_product(row) and row["flops"] >= fit_gemm.LARGE_FLOPS]
+    sizes += [(*row["shape"], row["seconds"]) for row in inside]
     rows = fit_gemm.Rows(*np.array(sizes, dtype=float).T)
     device, table = fit_gemm.fit(device, rows, known=found)
     found |= {name: Fitted(value, error / value, len(sizes)) for name, (value, error) in table.items()}

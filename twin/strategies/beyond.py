@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from twin.description.offload import Offload, OptimizerOffload, Tier
 from twin.strategies.fetch import AHEAD
-from twin.strategies.held import held_size
+from twin.strategies.held import LANE_ROWS, LANES, held_size
 from twin.strategies.offload import STATES_BYTES, offloaded
 from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES
 from twin.strategies.sub_groups import updated_on_device
@@ -102,15 +102,21 @@ class Held:
                 device, largest = self._updated_on_device(optimizer, count)
                 if not gradients_stay:
                     left["gradients"] += FP32_BYTES * device
-                with_weights = offload.parameters is not None and states_bytes == MOMENTS_BYTES
-                passing = states_bytes + FP32_BYTES * with_weights
-                left["passing states"] = float(passing * min(device, BUFFERS * largest))
+                left["passing states"] = self._passing(offload, states_bytes, device, largest)
         if offload.parameters is not None:
             here = min(self._away, BUFFERS * self.unit) if self.here is None else self.here
             left["weights"] = float(self.element_bytes * (self.weights - self._away + here))
         if offload.activations is not None:
             left["activations"] = self._activations(used["activations"])
         return left
+
+    def _passing(self, offload: Offload, states_bytes: int, device: int, largest: int) -> float:
+        """Count the buffers of sub-groups that the device updates: the runtime's lanes, or as many as there is need."""
+        if self.spans is not None:
+            return float(FP32_BYTES * LANE_ROWS * largest * (min(LANES, -(-device // largest)) if largest else 0))
+        with_weights = offload.parameters is not None and states_bytes == MOMENTS_BYTES
+        passing = states_bytes + FP32_BYTES * with_weights
+        return float(passing * min(device, BUFFERS * largest))
 
     def _updated_on_device(self, optimizer: OptimizerOffload, count: int) -> tuple[int, int]:
         """Return how many of the elements the device updates, and those of its largest sub-group."""

@@ -25,6 +25,10 @@ from twin.strategies.offload import CAST, CPU, DOWN, READ, UP, WRITE
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES, MOMENTS_BYTES
 from twin.strategies.sub_groups import refuse_many
 
+LANES = 2
+"""Buffers on the device for sub-groups that it updates: what is worked on, and what comes or goes meanwhile."""
+LANE_ROWS = 3
+"""Of a buffer: weights and both moments, each of fp32."""
 ALIGNED = 1024
 """Elements of which sub-groups are multiples: kernels go through whole vectors, as they do over everything."""
 

@@ -19,6 +19,14 @@ it adds to this one (section 3.3), and Megatron-LM had the first (github, pull r
 
 CUDNN_MACHINES = {"dgx_h100", "eos_dgx_h100", "dgx-h100", "eos", "hgx-h200", "dgx-b200", "gb200-nvl72"}
 """Machines, by the names of sources and by our own, on which Transformer Engine prefers cuDNN's attention."""
+HOPPER = CUDNN_MACHINES - {"dgx-b200", "gb200-nvl72"} | {
+    "h200_8x",
+    "meta_h100_roce",
+    "meta-24k",
+    "titan_h100_96g",
+    "hgx-h100-500w",
+}
+"""Those where the usual kernel is cuDNN's for PyTorch 2.11 and later alone, which no published run had yet."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class Run:
         """The kernel: NVIDIA's own programs take cuDNN's on Hopper and newer.
 
         Transformer Engine prefers it there (github NVIDIA/NeMo, pull request 9188, of after release 24.03; until then
-        the same page named FlashAttention 2 alone).
+        the same page named FlashAttention 2 alone). Others take FlashAttention 2 on Hopper.
         """
         if not self.flash:
             return str(MEGATRON["attention"])
@@ -95,8 +103,10 @@ class Run:
         if any(release in str(self.row["source"]) for release in BEFORE_FLASH2):
             return "flash1"
         nvidia = ("nemo", "dgxc", "megatron-bridge", "megatron-lm repository")
-        newer = self.row.get("machine") in CUDNN_MACHINES
-        return "cudnn" if newer and any(name in self.says("source") for name in nvidia) else "flash"
+        machine = self.row.get("machine")
+        if machine in CUDNN_MACHINES and any(name in self.says("source") for name in nvidia):
+            return "cudnn"
+        return "flash2" if machine in HOPPER else "flash"
 
     @property
     def is_megascale(self) -> bool:
