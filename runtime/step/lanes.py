@@ -34,9 +34,10 @@ class Lanes:
         self._device, self._elements, self._kind = device, elements, kind
         self._stagings: list[Staging] = []
         self._next = 0
-        self._cuda = device.type == "cuda"
-        self._up = torch.cuda.Stream(device) if self._cuda else None
-        self._down = torch.cuda.Stream(device) if self._cuda else None
+        self.up: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        """CUDA's stream to the device; torch.cuda has no types."""
+        self.down: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        """That to the host."""
 
     def staging(self, elements: int) -> Staging:
         """Return room on the device for weights and moments of a sub-group, once it is free again."""
@@ -47,40 +48,40 @@ class Lanes:
 
     def fetch(self, staging: Staging, tensors: Tensors) -> Work:
         """Bring weights and moments to the device; the device's work is to wait for what is returned."""
-        if self._up is None:
+        if self.up is None:
             for here, there in zip(staging.tensors, tensors, strict=True):
                 here.copy_(there)
             return Done()
         if staging.free is not None:
-            self._up.wait_event(staging.free)
-        with torch.cuda.stream(self._up):
+            self.up.wait_event(staging.free)
+        with torch.cuda.stream(self.up):
             for here, there in zip(staging.tensors, tensors, strict=True):
                 here.copy_(there, non_blocking=True)
-        return Passed(self._up.record_event())
+        return Passed(self.up.record_event())
 
     def give_back(self, staging: Staging, tensors: Tensors) -> Work:
         """Take what the device has updated back to where it lies; return what is to be waited for."""
-        if self._down is None:
+        if self.down is None:
             for here, there in zip(staging.tensors, tensors, strict=True):
                 there.copy_(here)
             return Done()
-        self._down.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._down):
+        self.down.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self.down):
             for here, there in zip(staging.tensors, tensors, strict=True):
                 there.copy_(here, non_blocking=True)
-            staging.free = self._down.record_event()
+            staging.free = self.down.record_event()
         return Passed(staging.free)
 
     def finish(self) -> None:
         """Wait until everything lies where it belongs: checkpoints read it on the host."""
-        if self._down is not None:
-            self._down.synchronize()
+        if self.down is not None:
+            self.down.synchronize()
 
     def _staging(self) -> Staging:
         if len(self._stagings) < LANES:
             buffer = torch.empty((LANE_ROWS, self._elements), dtype=self._kind, device=self._device)
-            if self._up is not None:  # whose memory it was until now
-                self._up.wait_stream(torch.cuda.current_stream(self._device))
+            if self.up is not None:  # whose memory it was until now
+                self.up.wait_stream(torch.cuda.current_stream(self._device))
             self._stagings.append(Staging(buffer, (buffer[0], buffer[1], buffer[2])))
             return self._stagings[-1]
         self._next = (self._next + 1) % LANES

@@ -3,7 +3,7 @@
 * Moments lie in the host's memory or in a file, and so do master weights, where layers compute with rounded ones.
 * Without a stride the host's cores update each sub-group, as DeepSpeed's ZeRO-Offload does: the same kernel of PyTorch
   as without, on the CPU. So on a host without GPUs training is the same to the bit; on a GPU up to how its kernel
-  rounds.
+  rounds. Gradients come through pinned memory, and weights that layers compute with go back so (`landings`).
 * Of each `stride` sub-groups the last is updated on the device: its states are copied there and back beside the work on
   its neighbours (Deep Optimizer States). With stride 1 all are, and training is the same to the bit there too.
 
@@ -13,6 +13,7 @@ multiples of so many elements that a kernel goes through whole vectors from ther
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,7 @@ import torch
 from runtime.parallel.ops import Place
 from runtime.step.context import Context
 from runtime.step.copies import Copy, Done
+from runtime.step.landings import Landings
 from runtime.step.lanes import Lanes, Tensors
 from runtime.step.optimizer import ADAM_PASSES, FUSED_ADAM, MOMENTS, MakeAdam, Optimizer
 from runtime.step.tiers import Room
@@ -30,8 +32,8 @@ from twin.description.offload import OptimizerOffload
 from twin.description.train import Adam
 from twin.schedule.kernels import Memory
 from twin.strategies.fetch import COMING, GOING
-from twin.strategies.held import HeldGroup, held_groups
-from twin.strategies.offload import CAST, CPU, DOWN, READ, UP, WRITE
+from twin.strategies.held import LANES, HeldGroup, held_groups
+from twin.strategies.offload import CPU, DOWN, READ, UP, WRITE
 
 
 @dataclass
@@ -82,8 +84,13 @@ class OffloadedOptimizer(Optimizer):
             decay = self.settings.weight_decay if group.begin < store.decayed else 0.0
             where = device if group.on_device or device.type in ("cpu", "meta") else torch.device("cpu")
             self._groups.append(SubGroup(group, decay, torch.zeros((), dtype=torch.float32, device=where)))
-        largest = max((group.of.elements for group in self._groups if group.of.on_device), default=0)
-        self._lanes = Lanes(device, largest, store.master_type)
+        largest = {
+            here: max((group.of.elements for group in self._groups if group.of.on_device == here), default=0)
+            for here in (True, False)
+        }
+        self._lanes = Lanes(device, largest[True], store.master_type)
+        memory = Room("host", self._room.device)
+        self._landings = Landings(memory, self._lanes, 1 if store.rounds else 2, largest[False], store.master_type)
 
     def _attach(self, steps: int) -> None:
         """Count updates from here on."""
@@ -102,16 +109,24 @@ class OffloadedOptimizer(Optimizer):
         # the host's kernel is told on the host: the one thing of a step that it has to wait for
         on_host = stopped.cpu() if stopped.device.type == "cuda" else stopped
         going: list[Copy] = []
+        coming, leaving = deque[list[Copy]](), deque[Copy]()
+        by_host, turn, now = [group for group in self._groups if not group.of.on_device], 0, 0
         for group in self._groups:
             if group.of.on_device:
                 going.append(self._on_device(group, learning_rate, stopped))
             elif self.context.copies.named:
-                self._on_host(group, learning_rate, on_host)
+                while turn < len(by_host) and len(coming) < LANES:
+                    if turn >= LANES:
+                        leaving.popleft().wait()  # whose buffer this was
+                    coming.append(self._bring(by_host[turn], turn))
+                    turn += 1
+                leaving.append(self._on_host(group, now, coming.popleft(), learning_rate, on_host))
+                now += 1
             else:
                 tensors = self._tensors(group)
                 self._fused(group, tensors, self._gradient(group), learning_rate, on_host)
                 self._publish(group, tensors[0])
-        for copy in going:
+        for copy in (*leaving, *going):
             copy.wait()
         self._lanes.finish()
 
@@ -151,37 +166,56 @@ class OffloadedOptimizer(Optimizer):
         rounded = store.master_type.itemsize + store.compute_type.itemsize if store.rounds else 0
         return Memory(float(group.of.elements * (ADAM_PASSES * store.master_type.itemsize + rounded)), work="adamw")
 
-    def _on_host(self, group: SubGroup, learning_rate: float, stopped: torch.Tensor) -> None:
-        """Let the host's cores update a sub-group of a GPU; what of it lies on the device comes and goes."""
+    def _bring(self, group: SubGroup, turn: int) -> list[Copy]:
+        """Let come to the host what of a sub-group lies on the device; the host waits for it."""
+        store, copies, count = self.context.store, self.context.copies, group.of.elements
+        rows, wide = self._landings.of(turn, count), store.master_type.itemsize
+        bring = partial(self._landings.bring, rows[0], self._gradient(group))
+        found = [copies.start(group.place, "gradients_down", "to_host", DOWN, count * wide, bring, phase="optimizer")]
+        if not store.rounds:
+            bring = partial(self._landings.bring, rows[1], store.master_of(group.flat))
+            found.append(
+                copies.start(group.place, "weights_down", "to_host", DOWN, count * wide, bring, phase="optimizer")
+            )
+        return found
+
+    def _on_host(
+        self, group: SubGroup, turn: int, coming: list[Copy], learning_rate: float, stopped: torch.Tensor
+    ) -> Copy:
+        """Let the host's cores update a sub-group of a GPU, and round its weights; return their way back."""
         store, count = self.context.store, group.of.elements
-        wide, on_disk = store.master_type.itemsize, self._offload.to == "disk"
-        there, named = self._tensors(group), partial(self._named, group.place)
+        wide, narrow, on_disk = store.master_type.itemsize, store.compute_type.itemsize, self._offload.to == "disk"
+        rows, there, named = self._landings.of(turn, count), self._tensors(group), partial(self._named, group.place)
         here = [*there]
+        if not store.rounds:
+            here[0] = rows[1]
+        states = range(0 if store.rounds else 1, 3)
         if on_disk:
-            states = range(0 if store.rounds else 1, 3)
 
             def read() -> None:
                 for row in states:
                     here[row] = there[row].clone()
 
             named("read", "disk_read", READ, count * self._state_bytes, read)
-        if not store.rounds:
-            named("weights_down", "cast_to_host", CAST, count * wide, lambda: _bring(here, 0, there[0]))
-        gradient = [self._gradient(group)]
-        named("gradients_down", "cast_to_host", CAST, count * wide, lambda: _bring(gradient, 0, gradient[0]))
+        for copy in coming:
+            copy.wait()
+        leaves = here[0]
 
         def update() -> None:
-            self._fused(group, (here[0], here[1], here[2]), gradient[0], learning_rate, stopped)
+            nonlocal leaves
+            self._fused(group, (here[0], here[1], here[2]), rows[0], learning_rate, stopped)
+            leaves = here[0]
+            if store.rounds:  # where its gradient was, which nobody needs any more
+                leaves = rows[0].view(store.compute_type)[:count]
+                leaves.copy_(here[0])
 
-        named("update", "host_update", CPU, count * ADAM_PASSES * wide, update)
-
-        def publish() -> None:
-            if store.rounds:
-                self._publish(group, here[0])
-            else:
-                there[0].copy_(here[0])
-
-        named("weights_up", "cast_to_device", CAST, count * store.compute_type.itemsize, publish)
+        rounded = wide + narrow if store.rounds else 0
+        named("update", "host_update", CPU, count * (ADAM_PASSES * wide + rounded), update)
+        target = store.compute[group.flat] if store.rounds else there[0]
+        send = partial(self._landings.send, target, leaves)
+        going = self.context.copies.start(
+            group.place, "weights_up", "to_device", UP, count * store.compute_type.itemsize, send, phase="optimizer"
+        )
         if on_disk:
 
             def write() -> None:
@@ -189,6 +223,7 @@ class OffloadedOptimizer(Optimizer):
                     there[row].copy_(here[row])
 
             named("write", "disk_write", WRITE, count * self._state_bytes, write)
+        return going
 
     def _named(
         self, place: Place, name: str, kind: CollectiveKind, stream: str, size: int, run: Callable[[], None]
@@ -227,8 +262,3 @@ class OffloadedOptimizer(Optimizer):
         store = self.context.store
         if store.rounds:
             store.compute[group.flat].copy_(weights)
-
-
-def _bring(into: list[torch.Tensor], row: int, tensor: torch.Tensor) -> None:
-    """Put a copy of a tensor in the host's memory into a row; what is there, or has no numbers, is taken as it is."""
-    into[row] = tensor.cpu() if tensor.device.type == "cuda" else tensor

@@ -79,12 +79,15 @@ SHARING = [case for case in CASES if case[2] != "nothing"]
 
 @pytest.mark.parametrize(("strategy", "grid", "where"), few(SHARING, SHARING[0], SHARING[-1]), ids=str)
 def test_where_ranks_share_a_host_it_is_close_to_the_simpy_engine(strategy, grid, where) -> None:
-    """Its memory is shared as in the folded simulation, whoever is at work: at most 0.22 % off in 225 such steps."""
+    """Its memory is shared as in the folded simulation, whoever is at work: at most 1.4 % off in 24 such steps.
+
+    0.1 % where one thing at a time uses it; more where gradients come and weights go while the host updates others.
+    """
     job = described(strategy, grid, where, CHANCES[1])
     every, cube = simulate_ranks(job), cube_of_job(job)
     same = differences(every.nominal, cube, drawn(job, cube, job.seed))
     expected = simulate(job, engine="des", differences=same).step_seconds
-    assert every.step_seconds == pytest.approx(expected, rel=0.01)
+    assert every.step_seconds == pytest.approx(expected, rel=0.015)
 
 
 HOPS: list[dict[str, Any]] = [
@@ -120,10 +123,10 @@ def test_waits_for_copies_are_told_by_what_makes_them() -> None:
     every = simulate_ranks(job, random=False)
     figures = report_all_ranks(every)
     booked = {axis_of(name) for name in OWN_STREAMS}
-    assert figures.exposed_by_axis["cast"] > 0.0
+    assert figures.exposed_by_axis["down"] > 0.0
     assert figures.exposed_by_axis["cpu"] > 0.0
     assert sum(figures.exposed_by_axis.values()) == pytest.approx(figures.exposed_seconds)
-    assert {"exposed_cast_seconds", "exposed_cpu_seconds"} <= set(rank_table(every).column_names)
+    assert {"exposed_down_seconds", "exposed_cpu_seconds"} <= set(rank_table(every).column_names)
     assert not sum(seconds for axis, seconds in figures.peers_by_axis.items() if axis in booked)
     folded = simulate(job)
     assert figures.step_seconds == pytest.approx(folded.step_seconds, rel=1e-9)

@@ -90,7 +90,7 @@ def test_a_step_bound_by_arithmetic_follows_the_peak(machine: str) -> None:
     raw = job(machine, 1) | {
         "model": {"layers": 2, "hidden": 8192, "heads": 64, "sequence": 2048, "vocabulary": 51200},
         "grid": {"data": 16},
-        "batch": {"sequences": 64, "micro_sequences": 4},
+        "batch": {"sequences": 128, "micro_sequences": 8},
     }
     peak = number(machine, "device.peak")
     assert peak is not None

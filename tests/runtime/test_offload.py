@@ -11,14 +11,21 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.parallel.mesh import Mesh
 from runtime.step import tiers
 from runtime.step.activations import ActivationTier
+from runtime.step.copies import Copies
+from runtime.step.landings import Landings
+from runtime.step.lanes import Lanes
+from runtime.step.optimizer import MOMENTS
 from runtime.step.tiers import Room, available_bytes, check_room
+from runtime.strategies import ranks_of, trains
 from tests.runtime import fsdp_tasks, runs
 from tests.runtime.equal import assemble
 from tests.runtime.fsdp_tasks import as_four_d
 from tests.runtime.test_kill import killed_and_continued
 from twin.description.problems import DescriptionError
+from twin.description.train import Adam
 from twin.strategies import load_job
 
 SMALL = {"sub_group_elements": 1024}
@@ -175,3 +182,43 @@ def test_changes_to_what_left_do_not_change_what_comes_back() -> None:
     kept = tier.leave(tensor)
     tensor.zero_()
     assert torch.equal(kept.back(), torch.ones(8))
+
+
+def alone(precision: str, offload: dict[str, Any] | None) -> Any:
+    """A trainee of one rank on a CPU."""
+    more = {"precision": precision, **({} if offload is None else {"offload": offload})}
+    job = load_job({**runs.SMALL, "ranks": 1, "grid": {"data": 1}, **more})
+    return trains(job)(job, Mesh.create(ranks_of(job), timeout_seconds=60.0), torch.device("cpu"), Adam())
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("stride", [None, 2, 3])
+@pytest.mark.parametrize("to", ["host", "disk"])
+def test_what_the_host_of_a_gpu_updates_is_updated_the_same(
+    precision: str, stride: int | None, to: str, tmp_path: Path
+) -> None:
+    """The way through landings, which only GPUs take, against all at once: the same numbers to the bit."""
+    found = []
+    for offload in (None, placed({"optimizer": {"to": to, "stride": stride, **SMALL}}, tmp_path)):
+        trainee = alone(precision, offload)
+        context, optimizer = trainee.context, trainee.optimizer
+        if offload is not None:
+            context.copies = Copies(context.ops, named=True)
+        generator = torch.Generator().manual_seed(5)
+        for _ in range(3):
+            context.store.gradient.copy_(torch.randn(context.store.gradient.shape, generator=generator))
+            optimizer._update(1e-3)
+        moments = [optimizer._moments[name].clone() for name in MOMENTS]
+        found.append([context.store.compute.clone(), context.store.master.clone(), *moments])
+    assert float(found[0][-1].abs().sum()) > 0.0
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_two_landings_take_turns() -> None:
+    """A third sub-group lands where the first did."""
+    lanes = Lanes(torch.device("cpu"), 0, torch.float32)
+    landings = Landings(Room("host", torch.device("cpu")), lanes, 2, 8, torch.float32)
+    first, second, third = (landings.of(turn, 5) for turn in range(3))
+    assert first.shape == (2, 5)
+    assert first.data_ptr() == third.data_ptr() != second.data_ptr()

@@ -98,7 +98,12 @@ def test_so_it_does_where_gradients_stay(
     groups = [g.elements for g in held_groups(job.offload.optimizer, spans) if g.on_device]
     # two buffers of fp32, each with room for weights and moments whether weights pass or not
     assert memory_use(job).by_category["passing states"] == 12 * max(groups) * min(2, len(groups))
-    assert moved(job)["to_device"] == states_bytes * sum(groups)
+    # and what layers compute with comes back from the host, which had the gradients
+    found, by_host = moved(job), own - sum(groups)
+    assert found["to_device"] == states_bytes * sum(groups) + {"bf16": 2, "fp32": 4}[precision] * by_host
+    weights = 0 if precision == "bf16" else 4 * by_host
+    assert found["to_host"] == states_bytes * sum(groups) + 4 * by_host + weights
+    assert found["host_update"] == (28 + (6 if precision == "bf16" else 0)) * by_host
 
 
 def test_micro_steps_send_sums_and_only_the_last_widens_them() -> None:

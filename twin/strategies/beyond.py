@@ -10,7 +10,7 @@ from twin.strategies.fetch import AHEAD
 from twin.strategies.held import LANE_ROWS, LANES, held_size
 from twin.strategies.offload import STATES_BYTES, offloaded
 from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES
-from twin.strategies.sub_groups import updated_on_device
+from twin.strategies.sub_groups import updated_by_host, updated_on_device
 
 BUFFERS = 2 + AHEAD
 """Of what passes through: what is used, what comes, and what goes."""
@@ -59,6 +59,10 @@ class Held:
             self._lay(found, "optimizer", optimizer.to, float(states_bytes * count), float(states_bytes * at_once))
             if not gradients_stay:
                 found["host"]["gradients"] = self._gradients(optimizer, count)
+            if self.spans is not None:
+                groups, largest = updated_by_host(optimizer.stride, held_size(optimizer), self.spans)
+                rows = 1 if states_bytes > MOMENTS_BYTES else 2  # weights pass with gradients
+                found["host"]["gradients, passing"] = float(FP32_BYTES * rows * largest * min(LANES, groups))
         return {tier: of for tier, of in found.items() if of}
 
     @property

@@ -1,7 +1,7 @@
 """Optimizer states beyond the device where gradients stay on it until the update, as the runtime has it.
 
-* Without a stride the host's cores update each sub-group: its gradients come down, its new weights go up, one sub-group
-  after the other, through memory that is not pinned.
+* Without a stride the host's cores update each sub-group: its gradients come down, its new weights go up, through
+  pinned memory. While one is updated the next one's gradients come, and the last one's weights go.
 * Of each `stride` sub-groups the last is updated on the device, whose states come and go through pinned memory beside
   the work on their neighbours.
 * Weights that lie beyond the device themselves are rounded where they lie if the host has updated them, and leave the
@@ -13,6 +13,7 @@ nothing is copied there that a plain update would not move.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,12 +22,13 @@ from twin.description.offload import Offload, OptimizerOffload
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
 from twin.strategies.fetch import COMING, GOING
-from twin.strategies.offload import CAST, CPU, DOWN, READ, UP, WRITE
+from twin.strategies.offload import CPU, DOWN, READ, UP, WRITE
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES, MOMENTS_BYTES
 from twin.strategies.sub_groups import refuse_many
 
 LANES = 2
-"""Buffers on the device for sub-groups that it updates: what is worked on, and what comes or goes meanwhile."""
+"""Buffers for sub-groups that pass through: what is worked on, and what comes or goes meanwhile. On the device for
+those that it updates, in the host's memory for the others."""
 LANE_ROWS = 3
 """Of a buffer: weights and both moments, each of fp32."""
 ALIGNED = 1024
@@ -103,13 +105,23 @@ class HeldUpdate:
         going: list[tuple[Emitter, str]] = []
         lengths, size = [end - begin for begin, end in spans], held_size(self.optimizer)
         refuse_many(self.optimizer, sum(-(-length // size) for length in lengths), sum(lengths))
-        for group in held_groups(self.optimizer, spans):
-            here = emit.under(f"group{group.number}")
+        groups = list(held_groups(self.optimizer, spans))
+        places = {group.number: emit.under(f"group{group.number}") for group in groups}
+        by_host = [group for group in groups if not group.on_device]
+        coming, leaving, turn = deque[list[str]](), deque[tuple[Emitter, str] | None](), 0
+        for group in groups:
+            here = places[group.number]
             if group.on_device:
                 going += [(here, name) for name in self._on_device(here, group)]
-            else:
-                self._on_host(here, group)
-        for here, name in going:
+                continue
+            while turn < len(by_host) and len(coming) < LANES:
+                if turn >= LANES and (left := leaving.popleft()):
+                    left[0].wait(left[1])  # whose buffer this was
+                coming.append(self._bring(places[by_host[turn].number], by_host[turn]))
+                turn += 1
+            name = self._on_host(here, group, coming.popleft())
+            leaving.append((here, name) if name else None)
+        for here, name in [left for left in leaving if left] + going:
             here.wait(name)
 
     def _on_device(self, here: Emitter, group: HeldGroup) -> list[str]:
@@ -128,23 +140,30 @@ class HeldUpdate:
             going.append(here.start(GOING[to], DOWN, away * self.weight_bytes, "weights_down"))
         return going
 
-    def _on_host(self, here: Emitter, group: HeldGroup) -> None:
-        """Let the host's cores update a sub-group."""
+    def _bring(self, here: Emitter, group: HeldGroup) -> list[str]:
+        """Let come to the host what the device has of a sub-group; return what it is called."""
+        staying = group.elements - group.within(self.away)
+        names = [here.start("to_host", DOWN, group.elements * FP32_BYTES, "gradients_down")]
+        if not self.rounds and staying:
+            names.append(here.start("to_host", DOWN, staying * FP32_BYTES, "weights_down"))
+        return names
+
+    def _on_host(self, here: Emitter, group: HeldGroup, coming: Sequence[str]) -> str | None:
+        """Let the host's cores update a sub-group, and round its weights; return what goes back is called."""
         count, away = group.elements, group.within(self.away)
         staying = count - away
         states = count * self.states_bytes if self.optimizer.to == "disk" else 0
         weights = away * self.weight_bytes if self.offload.parameters == "disk" else 0
         if read := states + (0 if self.rounds else weights):
             here.wait(here.start("disk_read", READ, read, "read"))
-        if not self.rounds and staying:
-            here.wait(here.start("cast_to_host", CAST, staying * FP32_BYTES, "weights_down"))
-        here.wait(here.start("cast_to_host", CAST, count * FP32_BYTES, "gradients_down"))
-        rounded = away * (FP32_BYTES + self.weight_bytes) if self.rounds else 0
+        for name in coming:
+            here.wait(name)
+        rounded = count * (FP32_BYTES + self.weight_bytes) if self.rounds else 0
         here.wait(here.start("host_update", CPU, count * ADAM_BYTES_PER_ELEMENT + rounded, "update"))
-        if staying:
-            here.wait(here.start("cast_to_device", CAST, staying * self.weight_bytes, "weights_up"))
+        going = here.start("to_device", UP, staying * self.weight_bytes, "weights_up") if staying else None
         if written := states + weights:
             here.wait(here.start("disk_write", WRITE, written, "write"))
+        return going
 
 
 def held_update(job: Job, offload: Offload | None, *, rounds: bool, away: range = range(0)) -> HeldUpdate | None:

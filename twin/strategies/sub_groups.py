@@ -70,3 +70,23 @@ def updated_on_device(stride: int | None, size: int, spans: Iterable[int]) -> tu
         if chosen:
             largest = max(largest, size if chosen > ends else rest)
     return found, largest
+
+
+def updated_by_host(stride: int | None, size: int, spans: Iterable[int]) -> tuple[int, int]:
+    """Return how many sub-groups the host updates, and the elements of its largest; as `updated_on_device` cuts them.
+
+    >>> updated_by_host(None, 10, [25]), updated_by_host(2, 10, [20, 5, 7]), updated_by_host(1, 10, [25])
+    ((3, 10), (2, 10), (0, 0))
+    """
+    number = found = largest = 0
+    for elements in spans:
+        groups = -(-elements // size)
+        chosen = 0 if stride is None else (number + groups) // stride - number // stride
+        number += groups
+        ends = stride is None or number % stride != 0  # with one of the host's
+        rest = elements - (groups - 1) * size
+        by_host = groups - chosen
+        found += by_host
+        if by_host:
+            largest = max(largest, size if by_host > ends else rest)
+    return found, largest
