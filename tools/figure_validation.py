@@ -44,6 +44,21 @@ def first_mean(answer: Answer) -> str:
     return percent(answer["groups"][0]["mean"], digits=1)
 
 
+def calibrated_mean(answer: Answer) -> str:
+    """Write the mean error on a machine that was measured by itself."""
+    (group,) = (group for group in answer["groups"] if "calibrated" in group["name"])
+    return percent(group["mean"], digits=1)
+
+
+def steps(answer: Answer) -> str:
+    """Write steps row by row, in milliseconds."""
+    rows = []
+    for row in answer["rows"]:
+        times = (f"{1e3 * row[which]:.0f}" for which in ("predicted_seconds", "measured_seconds"))
+        rows.append([row["id"], *times, percent(row["error"], signed=True, digits=1)])
+    return table(("step, ms", "predicted", "measured", "error"), rows)
+
+
 def largest_of_memory(answer: Answer) -> str:
     """Write the largest error of peaks of memory."""
     return percent(max(abs(piece["error"]) for piece in answer["pieces"]), digits=1)

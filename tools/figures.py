@@ -40,6 +40,7 @@ from tools.figure_beyond import (
 from tools.figure_tables import Answer, memorized, percent, repeated, table
 from tools.figure_validation import (
     by_source,
+    calibrated_mean,
     collectives,
     collectives_kept,
     first_mean,
@@ -49,6 +50,7 @@ from tools.figure_validation import (
     memory,
     over_rows,
     pieces,
+    steps,
     unseen,
 )
 
@@ -67,6 +69,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "unseen-as-fsdp": ("validate", "--measurements", "examples/measured/mpt-fsdp.csv", "--strategy", "fsdp", "--json"),
     "unseen-runs": ("validate", "--measurements", "examples/measured/training-runs.yaml", "--json"),
     "one-h100": ("validate", "--measurements", "examples/measured/h100-one-device.yaml", "--json"),
+    "one-h200": ("validate", "--measurements", "examples/measured/h200-one-device.yaml", "--json"),
     "offload": ("validate", "--measurements", "offload-iterations.csv", "--json"),
     "unseen-offload": ("validate", "--measurements", "examples/measured/offload.csv", "--json"),
     "tcp": ("validate", "--measurements", "examples/measured/polaris-tcp.csv", "--json"),
@@ -208,6 +211,10 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "one-h100-mean": ("one-h100", first_mean),
     "one-h100-memory": ("one-h100", memory),
     "one-h100-memory-largest": ("one-h100", largest_of_memory),
+    "one-h200": ("one-h200", iterations),
+    "one-h200-steps": ("one-h200", steps),
+    "one-h200-mean": ("one-h200", calibrated_mean),
+    "one-h200-memory": ("one-h200", memory),
     "left-out": ("published", left_out),
     "pieces": ("published", pieces),
     "published-rows": ("published", lambda a: str(len(a["rows"]))),

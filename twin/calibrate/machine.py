@@ -1,10 +1,19 @@
-"""A measured machine as the YAML that `simulate` reads."""
+"""A measured machine as the YAML that `simulate` reads.
+
+    python -m twin.calibrate.machine NAME-measurements.json
+
+prints it again for what `fourfold calibrate` has measured somewhere, at another time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -268,3 +277,15 @@ def _key(name: str) -> tuple[str, str]:
         if name.endswith(suffix):
             return name[: -len(suffix)], suffix
     return name, ""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(prog="python -m twin.calibrate.machine", description=__doc__)
+    parser.add_argument("measurements", type=Path, help="JSON that fourfold calibrate has written")
+    options = parser.parse_args(arguments)
+    sys.stdout.write(machine_from(json.loads(options.measurements.read_text(encoding="utf-8"))))
+
+
+if __name__ == "__main__":
+    main()

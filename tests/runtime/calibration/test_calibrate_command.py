@@ -56,6 +56,7 @@ ENTRY = {
     "host": {
         "grid",
         "ops",
+        "launches",
         "collectives",
         "seconds",
         "spread",
