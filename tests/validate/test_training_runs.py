@@ -105,7 +105,8 @@ def test_options_of_a_source():
     hopper = {"machine": "dgx_h100", "flash_attention": True}
     assert job_of(TENSOR | hopper | {"source": "NeMo docs"}, GPT).attention == "cudnn"
     assert job_of(TENSOR | hopper | {"source": "NeMo docs, long sequence (24.03.01)"}, GPT).attention == "flash2"
-    assert job_of(TENSOR | hopper, GPT).attention == "flash"
+    assert job_of(TENSOR | hopper, GPT).attention == "flash2"
+    assert job_of(TENSOR | {"flash_attention": True}, GPT).attention == "flash"
 
 
 @pytest.mark.parametrize(
