@@ -7,26 +7,14 @@ one's weights go.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from runtime.step.copies import Done, Work
+from runtime.step.copies import Copy, Done, Passed, Work
 from runtime.step.lanes import Lanes
 from runtime.step.tiers import Room
 from twin.strategies.held import LANES
-
-
-@dataclass(frozen=True)
-class Landed:
-    """A point on a stream of a GPU, for which the host waits."""
-
-    event: Any
-
-    def wait(self) -> None:
-        """Go on once it is passed."""
-        self.event.synchronize()
 
 
 class Landings:
@@ -45,11 +33,11 @@ class Landings:
         return self._buffers[turn % LANES][:, :elements]
 
     def bring(self, here: torch.Tensor, there: torch.Tensor) -> Work:
-        """Copy numbers of the device into a row; the host waits for what is returned."""
+        """Copy numbers of the device into a row, behind the device's work so far."""
         return self._copied(here, there, self._lanes.down)
 
     def send(self, there: torch.Tensor, here: torch.Tensor) -> Work:
-        """Copy numbers of the host to the device; the host waits for what is returned."""
+        """Copy numbers of the host to the device, whose work is to wait for what is returned."""
         return self._copied(there, here, self._lanes.up)
 
     @staticmethod
@@ -60,4 +48,10 @@ class Landings:
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
-        return Landed(stream.record_event())
+        return Passed(stream.record_event())
+
+    def landed(self, copy: Copy) -> None:
+        """Let the host go on once a copy to it is over; call it once."""
+        copy.wait()
+        if self._lanes.down is not None:
+            torch.cuda.current_stream(self._lanes.down.device).synchronize()

@@ -198,7 +198,7 @@ class OffloadedOptimizer(Optimizer):
 
             named("read", "disk_read", READ, count * self._state_bytes, read)
         for copy in coming:
-            copy.wait()
+            self._landings.landed(copy)
         leaves = here[0]
 
         def update() -> None:

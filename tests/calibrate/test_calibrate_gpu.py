@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -155,3 +158,37 @@ def test_what_was_not_measured_is_left_out():
 def test_a_kernel_takes_the_host_as_long_as_it_took_it_to_issue_one(made):
     """Not what lies between ops on the device, which waits for the host inside them too."""
     assert made[1].device.host_seconds == pytest.approx(3.2e-3 / 160, rel=1e-5)
+
+
+@pytest.mark.full
+def test_the_machine_of_the_h200_is_what_was_measured():
+    """`python -m twin.calibrate.machine examples/measured/h200-microbenchmarks.json` gives what lies beside it."""
+    folder = Path("examples/measured")
+    data = json.loads((folder / "h200-microbenchmarks.json").read_text(encoding="utf-8"))
+    one, other = (yaml.safe_load(text) for text in (machine_from(data), (folder / "h200-one.yaml").read_text()))
+    assert one.keys() == other.keys()
+    for key in ("main_loop_share", "launch", "memory_share", "sustained_share", "fp32_share"):
+        values = [str(made["device"]["gemm"][key]["value"]).removesuffix(" us") for made in (one, other)]
+        assert float(values[0]) == pytest.approx(float(values[1]), rel=0.02), key
+    assert one["device"]["usual_attention"] == other["device"]["usual_attention"] == "cudnn"
+    assert one["host_link"] == other["host_link"]
+    assert one["host"] == other["host"]
+
+
+def test_h200_has_the_rates_that_were_measured():
+    """The described device beside the measured machine: products of 16 bits, and the rate that is sustained."""
+    described, measured_ = load_device("h200"), load_machine("examples/measured/h200-one.yaml").device
+    assert described.gemm.sustained_share == pytest.approx(measured_.gemm.sustained_share, rel=1e-3)
+    for m, n, k in ((8192, 8192, 2048), (4096, 4096, 4096), (8192, 2048, 8192), (2048, 2048, 2048)):
+        one, other = (gemm_seconds(each, Gemm(m, n, k)) for each in (described, measured_))
+        assert one == pytest.approx(other, rel=0.03)
+
+
+def test_products_of_an_h200_are_predicted_as_they_were_measured():
+    """Of 1e10 flops and more, normal operands: the median within 6 %, nine of ten within 15 %."""
+    data = json.loads(Path("examples/measured/h200-microbenchmarks.json").read_text(encoding="utf-8"))
+    rows = [row for row in data["gemm"] if row["element_bytes"] == 2 and row["m"] * row["n"] * row["k"] >= 5e9]
+    assert len(rows) > 20
+    errors = [abs(gemm_seconds(load_device("h200"), product_of(row)) / row["seconds"] - 1) for row in rows]
+    assert np.median(errors) < 0.06
+    assert np.quantile(errors, 0.9) < 0.15

@@ -88,5 +88,16 @@ def test_the_allocator_of_a_gpu_gave_out_what_the_twin_counts():
         assert piece.predicted == pytest.approx(piece.measured, rel=0.005), piece.id
 
 
+ONE_H200 = Path("examples/measured/h200-one-device.yaml")
+
+
+def test_a_machine_that_was_measured_predicts_its_steps():
+    """Calibration times no step; each of three models, two kernels of attention."""
+    rows = [row for row in validate_file(ONE_H200).rows if "calibrated" in row["group"]]
+    assert len(rows) == 4
+    for row in rows:
+        assert abs(row["error"]) < 0.06, row["id"]
+
+
 def test_steps_on_one_gpu_lie_inside_their_intervals():
     assert all(row["inside"] for row in validate_file(ONE_H100).rows)
