@@ -16,6 +16,7 @@ from twin.strategies import load_job
 from twin.validate.measurements import validate_file
 
 ONE_H100 = Path("examples/measured/h100-one-device.yaml")
+ONE_H200 = Path("examples/measured/h200-one-device.yaml")
 JOB = {
     "model": {"layers": 2, "hidden": 256, "heads": 4, "sequence": 128, "vocabulary": 1000},
     "machine": "dgx-h100",
@@ -80,15 +81,13 @@ def test_jobs_must_be_jobs(tmp_path, capsys):
     assert "must be jobs by name" in capsys.readouterr().err
 
 
-def test_the_allocator_of_a_gpu_gave_out_what_the_twin_counts():
-    """Peaks of PyTorch's allocator: eager, fused, recomputed and with all scores, within half a per cent."""
-    found = validate_file(ONE_H100)
+@pytest.mark.parametrize("path", [ONE_H100, ONE_H200], ids=lambda path: path.stem)
+def test_the_allocator_of_a_gpu_gave_out_what_the_twin_counts(path):
+    """Peaks of PyTorch's allocator: eager, fused, recomputed, with all scores, offloaded: within half a per cent."""
+    found = validate_file(path)
     assert len(found.pieces) == 6
     for piece in found.pieces:
         assert piece.predicted == pytest.approx(piece.measured, rel=0.005), piece.id
-
-
-ONE_H200 = Path("examples/measured/h200-one-device.yaml")
 
 
 def test_a_machine_that_was_measured_predicts_its_steps():
