@@ -42,7 +42,13 @@ def search(
         typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the job or its machine. May be repeated."),
     ] = None,
     over: Annotated[
-        str, typer.Option(metavar="WHAT,…", help="Vary these too: recompute, cache, sharding, overlap, micro; or all.")
+        str,
+        typer.Option(
+            metavar="WHAT,…",
+            help="Vary these too: micro, recompute, recompute_keeps, recompute_layers, recompute_stops_early, cache, "
+            "sharding, sharded_overlapped, overlap, halves, across_blocks, divide, tensor, offload, as far as the "
+            "strategy has them; or all.",
+        ),
     ] = "",
     by: Annotated[
         ByName,
