@@ -20,8 +20,8 @@ MIN_STEPS = 5
 def measure_host(team: Team, seconds: float) -> list[dict[str, Any]]:
     """Time the smallest ops on rank 0, whose host may run ahead of its device; entries on rank 0.
 
-    Each entry: how many computing ops and collectives there were, kernels that the former say they are, seconds of the
-    host from the first to the last, and seconds inside the ops: on a GPU those of the device, which waits for the host.
+    Each entry: how many computing ops and collectives there were, seconds of the host from the first to the last, and
+    seconds inside the ops: on a GPU those of the device, which waits for the host there too.
     """
     entries = [_entry(team, grid, seconds / len(GRIDS)) for grid in GRIDS] if team.first else []
     team.start_together()  # the others have rested
@@ -47,7 +47,6 @@ def _entry(team: Team, grid: Grid, seconds: float) -> dict[str, Any]:
     return {
         "grid": grid.model_dump(),
         "ops": ops,
-        "launches": sum(getattr(note.op.kernel, "kernels", 1) for note in notes if note.kind == "compute"),
         "collectives": sum(note.kind == "collective" for note in notes),
         "seconds": median(plain),
         "spread": spread(plain),

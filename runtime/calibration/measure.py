@@ -49,18 +49,18 @@ class Section:
 
 
 SECTIONS = (
-    Section("gemm", 0.18, measure_gemms),
+    Section("gemm", 0.17, measure_gemms),
     Section("sustained", 0.03, measure_sustained),
     Section("sharing", 0.04, measure_sharing),
-    Section("kernels", 0.15, measure_kernels),
+    Section("kernels", 0.14, measure_kernels),
     Section("copies", 0.02, measure_copies),
     Section("attention", 0.06, measure_attention),
     Section("host", 0.03, measure_host),
     Section("tiers", 0.05, measure_tiers),
     Section("software", 0.06, measure_software),
     Section("point_to_point", 0.04, measure_messages, together=True),
-    Section("collectives", 0.33, measure_groups, together=True),
-    Section("overlap", 0.09, measure_overlap, together=True),
+    Section("collectives", 0.29, measure_groups, together=True),
+    Section("overlap", 0.07, measure_overlap, together=True),
 )
 
 

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 
 import torch
@@ -89,7 +90,7 @@ class Attention(torch.nn.Module):
                 masked = form == "fused_softmax"
                 out = explicit(q, k, v, future, keep, context.job.dropout, masked=masked, mask=added)
             else:
-                with kernel_of(form):
+                with kernel_of(form) if q.is_cuda else nullcontext():  # they are for GPUs
                     out = torch.nn.functional.scaled_dot_product_attention(
                         q, k, v, attn_mask=added, is_causal=added is None, enable_gqa=fewer is not None
                     )

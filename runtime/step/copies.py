@@ -56,6 +56,13 @@ class Copy:
             return
         self._ops.listener.wait(self.op, self._work.wait)
 
+    def land(self) -> None:
+        """Let the host go on once it is over, and the device's work too; call it once, in place of `wait`."""
+        self.wait()
+        event = getattr(self._work, "event", None)
+        if event is not None:
+            event.synchronize()
+
 
 @dataclass(frozen=True)
 class Copies:

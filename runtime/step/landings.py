@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from runtime.step.copies import Copy, Done, Passed, Work
+from runtime.step.copies import Done, Passed, Work
 from runtime.step.lanes import Lanes
 from runtime.step.tiers import Room
-from twin.strategies.held import LANES
+from twin.strategies.held import LANDINGS
 
 
 class Landings:
@@ -27,10 +27,14 @@ class Landings:
 
     def of(self, turn: int, elements: int) -> torch.Tensor:
         """Return the rows (rows, elements) for the sub-group whose turn it is, counted from 0."""
-        if len(self._buffers) <= turn % LANES:
+        self.make(turn + 1)
+        return self._buffers[turn % LANDINGS][:, :elements]
+
+    def make(self, groups: int) -> None:
+        """Take what so many sub-groups need; raises DescriptionError if there is no room."""
+        while len(self._buffers) < min(groups, LANDINGS):
             flat = self._room.zeros(self._shape[0] * self._shape[1], self._kind)
             self._buffers.append(flat.view(self._shape))
-        return self._buffers[turn % LANES][:, :elements]
 
     def bring(self, here: torch.Tensor, there: torch.Tensor) -> Work:
         """Copy numbers of the device into a row, behind the device's work so far."""
@@ -49,9 +53,3 @@ class Landings:
         with torch.cuda.stream(stream):
             target.copy_(source, non_blocking=True)
         return Passed(stream.record_event())
-
-    def landed(self, copy: Copy) -> None:
-        """Let the host go on once a copy to it is over; call it once."""
-        copy.wait()
-        if self._lanes.down is not None:
-            torch.cuda.current_stream(self._lanes.down.device).synchronize()

@@ -33,7 +33,7 @@ class Lanes:
     def __init__(self, device: torch.device, elements: int, kind: torch.dtype) -> None:
         self._device, self._elements, self._kind = device, elements, kind
         self._stagings: list[Staging] = []
-        self._next = 0
+        self._turn = 0
         self.up: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
         """CUDA's stream to the device; torch.cuda has no types."""
         self.down: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -78,11 +78,12 @@ class Lanes:
             self.down.synchronize()
 
     def _staging(self) -> Staging:
-        if len(self._stagings) < LANES:
-            buffer = torch.empty((LANE_ROWS, self._elements), dtype=self._kind, device=self._device)
-            if self.up is not None:  # whose memory it was until now
-                self.up.wait_stream(torch.cuda.current_stream(self._device))
-            self._stagings.append(Staging(buffer, (buffer[0], buffer[1], buffer[2])))
-            return self._stagings[-1]
-        self._next = (self._next + 1) % LANES
-        return self._stagings[self._next]
+        """Take turns, so that none is filled again before those of after it are in use."""
+        turn, self._turn = self._turn, (self._turn + 1) % LANES
+        if turn < len(self._stagings):
+            return self._stagings[turn]
+        buffer = torch.empty((LANE_ROWS, self._elements), dtype=self._kind, device=self._device)
+        if self.up is not None:  # whose memory it was until now
+            self.up.wait_stream(torch.cuda.current_stream(self._device))
+        self._stagings.append(Staging(buffer, (buffer[0], buffer[1], buffer[2])))
+        return self._stagings[-1]

@@ -4,8 +4,9 @@
 * Without a stride the host's cores update each sub-group, as DeepSpeed's ZeRO-Offload does: the same kernel of PyTorch
   as without, on the CPU. So on a host without GPUs training is the same to the bit; on a GPU up to how its kernel
   rounds. Gradients come through pinned memory, and weights that layers compute with go back so (`landings`).
-* Of each `stride` sub-groups the last is updated on the device: its states are copied there and back beside the work on
-  its neighbours (Deep Optimizer States). With stride 1 all are, and training is the same to the bit there too.
+* Of each `stride` sub-groups the last is updated on the device: its states come there while the one before it is
+  updated, and go back while those behind it are (Deep Optimizer States). With stride 1 all are, and training is the
+  same to the bit there too.
 
 Sub-groups are the twin's (`twin.strategies.held`), and so are the names of what moves for each. Their bounds are
 multiples of so many elements that a kernel goes through whole vectors from there on, as it does without them.
@@ -24,15 +25,15 @@ from runtime.parallel.ops import Place
 from runtime.step.context import Context
 from runtime.step.copies import Copy, Done
 from runtime.step.landings import Landings
-from runtime.step.lanes import Lanes, Tensors
+from runtime.step.lanes import Lanes, Staging, Tensors
 from runtime.step.optimizer import ADAM_PASSES, FUSED_ADAM, MOMENTS, MakeAdam, Optimizer
 from runtime.step.tiers import Room
 from twin.description.library import CollectiveKind
 from twin.description.offload import OptimizerOffload
 from twin.description.train import Adam
 from twin.schedule.kernels import Memory
-from twin.strategies.fetch import COMING, GOING
-from twin.strategies.held import LANES, HeldGroup, held_groups
+from twin.strategies.fetch import AHEAD, COMING, GOING
+from twin.strategies.held import LANDINGS, HeldGroup, held_groups
 from twin.strategies.offload import CPU, DOWN, READ, UP, WRITE
 
 
@@ -91,6 +92,8 @@ class OffloadedOptimizer(Optimizer):
         self._lanes = Lanes(device, largest[True], store.master_type)
         memory = Room("host", self._room.device)
         self._landings = Landings(memory, self._lanes, 1 if store.rounds else 2, largest[False], store.master_type)
+        if self.context.copies.named:
+            self._landings.make(sum(not group.of.on_device for group in self._groups))
 
     def _attach(self, steps: int) -> None:
         """Count updates from here on."""
@@ -111,15 +114,20 @@ class OffloadedOptimizer(Optimizer):
         going: list[Copy] = []
         coming, leaving = deque[list[Copy]](), deque[Copy]()
         by_host, turn, now = [group for group in self._groups if not group.of.on_device], 0, 0
-        for group in self._groups:
+        fetched: dict[int, tuple[Copy, Staging]] = {}
+        for number, group in enumerate(self._groups):
+            lands = self.context.copies.named and not group.of.on_device
+            while lands and turn < len(by_host) and len(coming) <= AHEAD:
+                if turn >= LANDINGS:
+                    leaving.popleft().wait()  # whose buffer this was
+                coming.append(self._bring(by_host[turn], turn))
+                turn += 1
+            for each in self._groups[number : number + 1 + AHEAD]:
+                if each.of.on_device and each.of.number not in fetched:
+                    fetched[each.of.number] = self._fetch(each)
             if group.of.on_device:
-                going.append(self._on_device(group, learning_rate, stopped))
-            elif self.context.copies.named:
-                while turn < len(by_host) and len(coming) < LANES:
-                    if turn >= LANES:
-                        leaving.popleft().wait()  # whose buffer this was
-                    coming.append(self._bring(by_host[turn], turn))
-                    turn += 1
+                going.append(self._on_device(group, *fetched.pop(group.of.number), learning_rate, stopped))
+            elif lands:
                 leaving.append(self._on_host(group, now, coming.popleft(), learning_rate, on_host))
                 now += 1
             else:
@@ -141,13 +149,21 @@ class OffloadedOptimizer(Optimizer):
         first, second = (self._moments[name][self.owned.inside(group.flat)] for name in MOMENTS)
         return self.context.store.master_of(group.flat), first, second
 
-    def _on_device(self, group: SubGroup, learning_rate: float, stopped: torch.Tensor) -> Copy:
-        """Bring states to the device, update, and let them go; return their way back."""
-        copies, place, tensors = self.context.copies, group.place, self._tensors(group)
+    def _fetch(self, group: SubGroup) -> tuple[Copy, Staging]:
+        """Let states of a sub-group come to the device; return that, and where they come to."""
         size, to = group.of.elements * self._state_bytes, self._offload.to
         staging = self._lanes.staging(group.of.elements)
-        bring = partial(self._lanes.fetch, staging, tensors)
-        copies.start(place, "states_up", COMING[to], UP, size, bring, phase="optimizer").wait()
+        bring = partial(self._lanes.fetch, staging, self._tensors(group))
+        copy = self.context.copies.start(group.place, "states_up", COMING[to], UP, size, bring, phase="optimizer")
+        return copy, staging
+
+    def _on_device(
+        self, group: SubGroup, coming: Copy, staging: Staging, learning_rate: float, stopped: torch.Tensor
+    ) -> Copy:
+        """Update once the states are there, and let them go; return their way back."""
+        copies, place, tensors = self.context.copies, group.place, self._tensors(group)
+        size, to = group.of.elements * self._state_bytes, self._offload.to
+        coming.wait()
 
         def run() -> None:
             self._fused(group, staging.tensors, self._gradient(group), learning_rate, stopped)
@@ -198,7 +214,7 @@ class OffloadedOptimizer(Optimizer):
 
             named("read", "disk_read", READ, count * self._state_bytes, read)
         for copy in coming:
-            self._landings.landed(copy)
+            copy.land()
         leaves = here[0]
 
         def update() -> None:

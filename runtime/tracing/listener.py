@@ -214,12 +214,13 @@ class DeviceListener:
 class _Awaited:
     """Stands for a collective that a stream of ours has already waited for."""
 
-    end: Any
+    event: Any
+    """Its end."""
 
     def wait(self) -> None:
         """Let the current stream wait."""
-        torch.cuda.current_stream().wait_event(self.end)
+        torch.cuda.current_stream().wait_event(self.event)
 
     def is_completed(self) -> bool:
         """Tell whether the device is past it."""
-        return bool(self.end.query())
+        return bool(self.event.query())

@@ -215,10 +215,19 @@ def test_what_the_host_of_a_gpu_updates_is_updated_the_same(
         assert torch.equal(one, other)
 
 
-def test_two_landings_take_turns() -> None:
-    """A third sub-group lands where the first did."""
+def test_landings_take_turns() -> None:
+    """A fourth sub-group lands where the first did."""
     lanes = Lanes(torch.device("cpu"), 0, torch.float32)
     landings = Landings(Room("host", torch.device("cpu")), lanes, 2, 8, torch.float32)
-    first, second, third = (landings.of(turn, 5) for turn in range(3))
-    assert first.shape == (2, 5)
-    assert first.data_ptr() == third.data_ptr() != second.data_ptr()
+    found = [landings.of(turn, 5) for turn in range(5)]
+    assert {rows.shape for rows in found} == {(2, 5)}
+    assert len({rows.data_ptr() for rows in found[:3]}) == 3
+    assert [rows.data_ptr() for rows in found[3:]] == [rows.data_ptr() for rows in found[:2]]
+
+
+def test_lanes_take_turns() -> None:
+    """What comes for the next sub-group must not lie where the one lies that is about to be updated."""
+    lanes = Lanes(torch.device("cpu"), 8, torch.float32)
+    places = [lanes.staging(5).buffer.data_ptr() for _ in range(6)]
+    assert places[0] != places[1]
+    assert places == places[:2] * 3

@@ -202,13 +202,10 @@ def issue_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
 def host_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
     """Find the time from op to op: of tiny ones, or on CPUs that of the core beside ops of usual size.
 
-    There it depends on what the ops leave of the host's own in the caches: `ColdHost`. On a GPU it is what the host
-    takes for a kernel of tiny ops, for which the device waits.
+    There it depends on what the ops leave of the host's own in the caches: `ColdHost`.
     """
     if not (heard := _between_ops(data)):
         tiny = [row for row in data["host"] if not row["collectives"]]
-        if data["device_type"] != "cpu" and all("launches" in row for row in tiny):
-            return {"host_seconds": _median([row["seconds"] / row["launches"] for row in tiny])}
         return {"host_seconds": _median([max(0.0, r["seconds"] - r["seconds_inside_ops"]) / r["ops"] for r in tiny])}
 
     def model(constants: Mapping[str, float]) -> Array:

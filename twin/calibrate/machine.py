@@ -1,19 +1,10 @@
-"""A measured machine as the YAML that `simulate` reads.
-
-    python -m twin.calibrate.machine NAME-measurements.json
-
-prints it again for what `fourfold calibrate` has measured somewhere, at another time.
-"""
+"""A measured machine as the YAML that `simulate` reads."""
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -43,7 +34,8 @@ class Numbers:
     def calibrated(self, fitted: Fitted, suffix: str = "") -> dict[str, Any]:
         """A fitted constant with its uncertainty."""
         error = f"±{fitted.error:.1%}" if fitted.error < 10 else "not bound by any row"
-        return self._write(fitted.value, suffix, "calibrated", f"{self.date}, {fitted.rows} rows, {error}")
+        told = f"{fitted.rows} rows, {error}" if fitted.rows > 1 else "one value"
+        return self._write(fitted.value, suffix, "calibrated", f"{self.date}, {told}")
 
     def plain(self, fitted: Fitted) -> dict[str, Any]:
         """A fitted constant in SI units without a name that would tell them."""
@@ -97,7 +89,7 @@ def machine_from(data: Mapping[str, Any]) -> str:
     for key in ("nodes", "devices_per_node"):
         machine[key]["value"] = int(machine[key]["value"])
     machine |= _links(data, shared, write, per_node)
-    machine |= _beyond(data, write)
+    machine |= _beyond(data, write, alone=per_node == 1)
     if shared.cores is not None:
         machine["cores"] = {
             "count": write.measured(shared.cores, "", "the most that any set of ranks at work kept busy, by a product"),
@@ -211,8 +203,11 @@ def _links(data: Mapping[str, Any], shared: compute.Sharing, write: Numbers, per
     }
 
 
-def _beyond(data: Mapping[str, Any], write: Numbers) -> dict[str, Any]:
-    """Describe a GPU's link to its host, and the host, where they were measured."""
+def _beyond(data: Mapping[str, Any], write: Numbers, *, alone: bool) -> dict[str, Any]:
+    """Describe a GPU's link to its host where it was measured; and the host, if one rank measured all of it.
+
+    With several ranks on a host its first had only its own cores to measure with.
+    """
     link, rates = gpu.host_link(data), gpu.host_rates(data)
     if not link or not rates:
         return {}
@@ -226,7 +221,8 @@ def _beyond(data: Mapping[str, Any], write: Numbers) -> dict[str, Any]:
     host["memory"] = write.measured(data["host_memory_bytes"], "_bytes", "the host's")
     host["memory_share"] = write.assumed(1.0, "", "part of the measured rate")
     host["cores"] = {**write.measured(data["cores"], "", "cores that the first rank may use"), "value": data["cores"]}
-    return {"host_link": {key: write.calibrated(one, suffix) for (key, suffix), one in _named(link)}, "host": host}
+    ways = {"host_link": {key: write.calibrated(one, suffix) for (key, suffix), one in _named(link)}}
+    return {**ways, "host": host} if alone else ways
 
 
 def _named(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, str], Fitted]]:
@@ -277,15 +273,3 @@ def _key(name: str) -> tuple[str, str]:
         if name.endswith(suffix):
             return name[: -len(suffix)], suffix
     return name, ""
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m twin.calibrate.machine", description=__doc__)
-    parser.add_argument("measurements", type=Path, help="JSON that fourfold calibrate has written")
-    options = parser.parse_args(arguments)
-    sys.stdout.write(machine_from(json.loads(options.measurements.read_text(encoding="utf-8"))))
-
-
-if __name__ == "__main__":
-    main()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from twin.description.offload import Offload, OptimizerOffload, Tier
 from twin.strategies.fetch import AHEAD
-from twin.strategies.held import LANE_ROWS, LANES, held_size
+from twin.strategies.held import LANDINGS, LANE_ROWS, LANES, held_size
 from twin.strategies.offload import STATES_BYTES, offloaded
 from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES
 from twin.strategies.sub_groups import updated_by_host, updated_on_device
@@ -39,6 +39,8 @@ class Held:
     spans: Sequence[int] | None = None
     """Elements of spans that are cut into sub-groups, each on its own, as the runtime does; None: all of them at once,
     as DeepSpeed does."""
+    lands: bool = False
+    """What the host updates comes to it: a CPU's memory is the host's."""
 
     def tiers(
         self, offload: Offload, *, states_bytes: int = STATES_BYTES, gradients_stay: bool = False
@@ -59,10 +61,10 @@ class Held:
             self._lay(found, "optimizer", optimizer.to, float(states_bytes * count), float(states_bytes * at_once))
             if not gradients_stay:
                 found["host"]["gradients"] = self._gradients(optimizer, count)
-            if self.spans is not None:
+            if self.spans is not None and self.lands:
                 groups, largest = updated_by_host(optimizer.stride, held_size(optimizer), self.spans)
                 rows = 1 if states_bytes > MOMENTS_BYTES else 2  # weights pass with gradients
-                found["host"]["gradients, passing"] = float(FP32_BYTES * rows * largest * min(LANES, groups))
+                found["host"]["gradients, passing"] = float(FP32_BYTES * rows * largest * min(LANDINGS, groups))
         return {tier: of for tier, of in found.items() if of}
 
     @property

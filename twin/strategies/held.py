@@ -2,8 +2,8 @@
 
 * Without a stride the host's cores update each sub-group: its gradients come down, its new weights go up, through
   pinned memory. While one is updated the next one's gradients come, and the last one's weights go.
-* Of each `stride` sub-groups the last is updated on the device, whose states come and go through pinned memory beside
-  the work on their neighbours.
+* Of each `stride` sub-groups the last is updated on the device, whose states come through pinned memory while the one
+  before it is updated, and go while the ones behind it are.
 * Weights that lie beyond the device themselves are rounded where they lie if the host has updated them, and leave the
   device if that has. Where they are not rounded they are what is updated, and move with the states.
 
@@ -21,14 +21,16 @@ from twin.description.job import Job
 from twin.description.offload import Offload, OptimizerOffload
 from twin.schedule.emit import Emitter
 from twin.schedule.kernels import Memory
-from twin.strategies.fetch import COMING, GOING
+from twin.strategies.fetch import AHEAD, COMING, GOING
 from twin.strategies.offload import CPU, DOWN, READ, UP, WRITE
 from twin.strategies.sizes import ADAM_BYTES_PER_ELEMENT, FP32_BYTES, MOMENTS_BYTES
 from twin.strategies.sub_groups import refuse_many
 
 LANES = 2
-"""Buffers for sub-groups that pass through: what is worked on, and what comes or goes meanwhile. On the device for
-those that it updates, in the host's memory for the others."""
+"""Buffers on the device for sub-groups that it updates: what is worked on, and what comes or goes meanwhile."""
+LANDINGS = 3
+"""Buffers in the host's memory for what comes of sub-groups that it updates: one that is updated, one whose gradients
+come, one whose weights go."""
 LANE_ROWS = 3
 """Of a buffer: weights and both moments, each of fp32."""
 ALIGNED = 1024
@@ -109,27 +111,36 @@ class HeldUpdate:
         places = {group.number: emit.under(f"group{group.number}") for group in groups}
         by_host = [group for group in groups if not group.on_device]
         coming, leaving, turn = deque[list[str]](), deque[tuple[Emitter, str] | None](), 0
+        states: dict[int, list[str]] = {}
         for group in groups:
             here = places[group.number]
-            if group.on_device:
-                going += [(here, name) for name in self._on_device(here, group)]
-                continue
-            while turn < len(by_host) and len(coming) < LANES:
-                if turn >= LANES and (left := leaving.popleft()):
+            while not group.on_device and turn < len(by_host) and len(coming) <= AHEAD:
+                if turn >= LANDINGS and (left := leaving.popleft()):
                     left[0].wait(left[1])  # whose buffer this was
                 coming.append(self._bring(places[by_host[turn].number], by_host[turn]))
                 turn += 1
+            for each in groups[group.number : group.number + 1 + AHEAD]:
+                if each.on_device and each.number not in states:
+                    states[each.number] = self._fetch(places[each.number], each)
+            if group.on_device:
+                going += [(here, name) for name in self._on_device(here, group, states[group.number])]
+                continue
             name = self._on_host(here, group, coming.popleft())
             leaving.append((here, name) if name else None)
         for here, name in [left for left in leaving if left] + going:
             here.wait(name)
 
-    def _on_device(self, here: Emitter, group: HeldGroup) -> list[str]:
-        """Bring states, update, and let them go; return the names of what is on its way back."""
-        size, away, to = group.elements * self.states_bytes, group.within(self.away), self.offload.parameters
-        coming = [here.start(COMING[self.optimizer.to], UP, size, "states_up")]
+    def _fetch(self, here: Emitter, group: HeldGroup) -> list[str]:
+        """Let states of a sub-group come to the device; return what that is called."""
+        away, to = group.within(self.away), self.offload.parameters
+        coming = [here.start(COMING[self.optimizer.to], UP, group.elements * self.states_bytes, "states_up")]
         if to is not None and away and not self.rounds:
             coming.append(here.start(COMING[to], UP, away * FP32_BYTES, "weights_up"))
+        return coming
+
+    def _on_device(self, here: Emitter, group: HeldGroup, coming: Sequence[str]) -> list[str]:
+        """Update once its states are there, and let them go; return the names of what is on its way back."""
+        size, away, to = group.elements * self.states_bytes, group.within(self.away), self.offload.parameters
         for name in coming:
             here.wait(name)
         rounded = FP32_BYTES + self.job.element_bytes if self.rounds else 0

@@ -56,7 +56,6 @@ ENTRY = {
     "host": {
         "grid",
         "ops",
-        "launches",
         "collectives",
         "seconds",
         "spread",

@@ -91,6 +91,7 @@ def _held(job: FourDJob, shapes: Shapes, own: int) -> Held:
         unit=unit,
         kept_bytes=kept,
         bucket=own,
+        lands=job.machine.device.type != "cpu",
         micro_steps=job.micro_steps,
         away=elements_away(shapes),
         here=elements_here(job, shapes),

@@ -73,6 +73,7 @@ def _held(step: Step) -> Held:
         unit=part(unit, grid.weights),
         kept_bytes=[step.kept_bytes(layer) for layer in step.layers],
         bucket=part(min(job.bucket, units.total), grid.optimizer_parts),
+        lands=job.machine.device.type != "cpu",
         micro_steps=job.micro_steps,
         spans=None if job.flavour == "deepspeed" else [end - begin for begin, end in units.spans(grid.optimizer_parts)],
     )
