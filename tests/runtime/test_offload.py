@@ -205,11 +205,13 @@ def test_what_the_host_of_a_gpu_updates_is_updated_the_same(
         if offload is not None:
             context.copies = Copies(context.ops, named=True)
         generator = torch.Generator().manual_seed(5)
-        for _ in range(3):
+        for update in range(4):
             context.store.gradient.copy_(torch.randn(context.store.gradient.shape, generator=generator))
+            optimizer.stopped.fill_(update == 3)  # a gradient that was not finite: nothing is updated any more
             optimizer._update(1e-3)
         moments = [optimizer._moments[name].clone() for name in MOMENTS]
         found.append([context.store.compute.clone(), context.store.master.clone(), *moments])
+    assert len(optimizer._landings._buffers) == 3
     assert float(found[0][-1].abs().sum()) > 0.0
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)

@@ -96,8 +96,8 @@ def test_products_are_those_of_a_linear_layer():
     assert [(s.m, s.n, s.k) for s in passes(tokens, out, into)] == shapes
     for signature in passes(tokens, out, into):
         found = product(signature, NATURAL[signature.pass_], torch.float32, CPU)()
-        assert isinstance(found, torch.Tensor)
-        assert found.shape == (signature.m, signature.n)
+        a, b = natural_operands(signature, torch.float32, CPU)
+        torch.testing.assert_close(found, a @ b)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
