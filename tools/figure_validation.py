@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import fmean, median
+from typing import Any
 
 from tools.figure_tables import Answer, percent, table
 
@@ -32,11 +34,20 @@ def iterations(answer: Answer) -> str:
 
 def memory(answer: Answer) -> str:
     """Write peaks of memory, the twin's beside an allocator's, in GB."""
+    return _beside("peak memory, GB", answer["pieces"], lambda size: f"{size / GB:.2f}")
+
+
+def steps(answer: Answer) -> str:
+    """Write steps row by row, in milliseconds."""
+    return _beside("step, ms", answer["rows"], lambda seconds: f"{1e3 * seconds:.0f}")
+
+
+def _beside(heading: str, entries: list[dict[str, Any]], written: Callable[[float], str]) -> str:
     rows = []
-    for piece in answer["pieces"]:
-        sizes = (f"{piece[which] / GB:.2f}" for which in ("predicted", "measured"))
-        rows.append([piece["id"], *sizes, percent(piece["error"], signed=True, digits=1)])
-    return table(("peak memory, GB", "predicted", "measured", "error"), rows)
+    for each in entries:
+        both = (written(each[which]) for which in ("predicted", "measured"))
+        rows.append([each["id"], *both, percent(each["error"], signed=True, digits=1)])
+    return table((heading, "predicted", "measured", "error"), rows)
 
 
 def first_mean(answer: Answer) -> str:
@@ -48,15 +59,6 @@ def calibrated_mean(answer: Answer) -> str:
     """Write the mean error on a machine that was measured by itself."""
     (group,) = (group for group in answer["groups"] if "calibrated" in group["name"])
     return percent(group["mean"], digits=1)
-
-
-def steps(answer: Answer) -> str:
-    """Write steps row by row, in milliseconds."""
-    rows = []
-    for row in answer["rows"]:
-        times = (f"{1e3 * row[which]:.0f}" for which in ("predicted_seconds", "measured_seconds"))
-        rows.append([row["id"], *times, percent(row["error"], signed=True, digits=1)])
-    return table(("step, ms", "predicted", "measured", "error"), rows)
 
 
 def largest_of_memory(answer: Answer) -> str:
