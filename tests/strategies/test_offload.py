@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from twin.schedule.ops import Wait
 from twin.strategies import load_job
 from twin.strategies.held import held_groups
 from twin.strategies.offload import STATES_BYTES, UPDATE_BYTES
-from twin.strategies.sub_groups import sub_groups
+from twin.strategies.sub_groups import sub_groups, updated_by_host, updated_on_device
 
 MODEL: dict[str, Any] = {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 1024, "biases": False}
 FREE_HOST = ("machine.device.host=0 us", "machine.device.collective_host=0 us")
@@ -283,3 +284,14 @@ def test_what_makes_no_sense_is_refused(offload: Any, options: Any, message: str
 def test_sub_groups_cover_everything() -> None:
     offload = OptimizerOffload(stride=3, sub_group_elements=7)
     assert sum(group.elements for group in sub_groups(offload, 100)) == 100
+
+
+@given(st.none() | st.integers(1, 5), st.integers(1, 4), st.lists(st.integers(0, 9000), max_size=4))
+def test_what_each_side_updates_is_what_the_sub_groups_say(stride: int | None, kilos: int, lengths: list[int]) -> None:
+    """Brute force: the sub-groups one by one, of which the largest and their sum are counted without them."""
+    offload = OptimizerOffload(stride=stride, sub_group_elements=1024 * kilos)
+    ends = list(itertools.accumulate(lengths))
+    groups = list(held_groups(offload, list(zip([0, *ends], ends, strict=False))))
+    device, host = ([g.elements for g in groups if g.on_device is here] for here in (True, False))
+    assert updated_on_device(stride, 1024 * kilos, lengths) == (sum(device), max(device, default=0))
+    assert updated_by_host(stride, 1024 * kilos, lengths) == (len(host), max(host, default=0))

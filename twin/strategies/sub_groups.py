@@ -5,7 +5,7 @@ The host updates them, or of each `stride` of them the device the last one (Deep
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from twin.description.offload import OptimizerOffload
@@ -49,44 +49,54 @@ def refuse_many(offload: OptimizerOffload, count: int, elements: int) -> None:
         raise fail("offload.optimizer.sub_group_elements", remedy, offload.sub_group_elements)
 
 
+@dataclass(frozen=True)
+class _Span:
+    """Sub-groups of one span."""
+
+    groups: int
+    on_device: int
+    """So many of them."""
+    ends_on_device: bool
+    """Whether its last is one of these, which may be smaller than the others."""
+    rest: int
+    """Elements of the last."""
+
+
+def _spans(stride: int | None, size: int, spans: Iterable[int]) -> Iterator[_Span]:
+    """Divide spans into sub-groups of `size` elements; of each `stride`, counted over all, the device has the last."""
+    number = 0
+    for elements in spans:
+        groups = -(-elements // size)
+        before, number = number, number + groups
+        chosen = 0 if stride is None else number // stride - before // stride
+        ends = stride is not None and chosen > 0 and number % stride == 0
+        yield _Span(groups, chosen, ends, elements - (groups - 1) * size)
+
+
 def updated_on_device(stride: int | None, size: int, spans: Iterable[int]) -> tuple[int, int]:
     """Return how many elements the device updates of spans that are cut into sub-groups; and its largest sub-group's.
-
-    Of each `stride` sub-groups, counted over all spans, it updates the last. `size` are the elements of a whole one.
 
     >>> updated_on_device(2, 10, [25]), updated_on_device(2, 10, [20, 5, 7]), updated_on_device(2, 100, [25])
     ((10, 10), (17, 10), (0, 0))
     """
-    if stride is None:
-        return 0, 0
-    number = found = largest = 0
-    for elements in spans:
-        groups = -(-elements // size)
-        chosen = (number + groups) // stride - number // stride
-        number += groups
-        rest = elements - (groups - 1) * size  # of the span's last sub-group
-        ends = chosen > 0 and number % stride == 0
-        found += chosen * size - (size - rest if ends else 0)
-        if chosen:
-            largest = max(largest, size if chosen > ends else rest)
+    found = largest = 0
+    for span in _spans(stride, size, spans):
+        found += span.on_device * size - (size - span.rest if span.ends_on_device else 0)
+        if span.on_device:
+            largest = max(largest, size if span.on_device > span.ends_on_device else span.rest)
     return found, largest
 
 
 def updated_by_host(stride: int | None, size: int, spans: Iterable[int]) -> tuple[int, int]:
-    """Return how many sub-groups the host updates, and the elements of its largest; as `updated_on_device` cuts them.
+    """Return how many sub-groups the host updates, and the elements of its largest.
 
     >>> updated_by_host(None, 10, [25]), updated_by_host(2, 10, [20, 5, 7]), updated_by_host(1, 10, [25])
     ((3, 10), (2, 10), (0, 0))
     """
-    number = found = largest = 0
-    for elements in spans:
-        groups = -(-elements // size)
-        chosen = 0 if stride is None else (number + groups) // stride - number // stride
-        number += groups
-        ends = stride is None or number % stride != 0  # with one of the host's
-        rest = elements - (groups - 1) * size
-        by_host = groups - chosen
+    found = largest = 0
+    for span in _spans(stride, size, spans):
+        by_host = span.groups - span.on_device
         found += by_host
         if by_host:
-            largest = max(largest, size if by_host > ends else rest)
+            largest = max(largest, span.rest if by_host == 1 and not span.ends_on_device else size)
     return found, largest
