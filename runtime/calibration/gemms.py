@@ -10,7 +10,7 @@ import torch
 from runtime.calibration.busy import busy_sets, joined, timed_on
 from runtime.calibration.sample import chunk_of, copies_beyond_cache, in_turn, repeat
 from runtime.calibration.team import Team
-from runtime.strategies.four_d.gemm import NATURAL, Gemms, Mode, Pass, Signature, natural_operands
+from runtime.strategies.four_d.gemm import NATURAL, Gemms, Pass, Signature, natural_operands
 
 LINEARS = (
     (64, 16, 64),
@@ -68,8 +68,7 @@ def measure_gemms(team: Team, seconds: float) -> list[dict[str, Any]]:
     for signature, dtype in cases:
         if 2.0 * signature.m * signature.n * signature.k / rates[dtype] > max(MAX_SHARE * each, 1e-3):
             continue
-        mode = NATURAL[signature.pass_]
-        run = product(signature, mode, dtype, team.device)
+        run = product(signature, dtype, team.device)
         for busy in busy_sets(team):
             found = team.gather(timed_on(team, busy, run, each))
             sample = joined(found) if found else None
@@ -77,7 +76,7 @@ def measure_gemms(team: Team, seconds: float) -> list[dict[str, Any]]:
                 entries.append(
                     {
                         "pass": signature.pass_,
-                        "mode": mode,
+                        "mode": NATURAL[signature.pass_],
                         "m": signature.m,
                         "n": signature.n,
                         "k": signature.k,
@@ -116,11 +115,11 @@ def passes(tokens: int, out: int, into: int) -> tuple[Signature, ...]:
     return tuple(Signature(pass_, *shape) for pass_, shape in shapes)
 
 
-def product(signature: Signature, mode: Mode, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
+def product(signature: Signature, dtype: torch.dtype, device: torch.device) -> Callable[[], object]:
     """A product to repeat, as the layers compute it, with operands that are not in the cache."""
     m, n, k = signature.m, signature.n, signature.k
     sets = copies_beyond_cache(dtype.itemsize * (m * k + k * n), device)
-    gemms = Gemms({} if mode == NATURAL[signature.pass_] else {signature: mode})
+    gemms = Gemms()
     operands = [natural_operands(signature, dtype, device) for _ in range(sets)]
     return in_turn([_once(gemms, signature.pass_, a, b) for a, b in operands])
 
@@ -132,5 +131,5 @@ def _once(gemms: Gemms, pass_: Pass, a: torch.Tensor, b: torch.Tensor) -> Callab
 def _flops_per_second(device: torch.device, dtype: torch.dtype) -> float:
     """Roughly what this device reaches, to know what there is time for."""
     m, n, k = PROBE[device.type]
-    run = product(Signature("forward", m, n, k), NATURAL["forward"], dtype, device)
+    run = product(Signature("forward", m, n, k), dtype, device)
     return 2.0 * m * n * k / repeat(run, chunk_of(run, device), 0.01, device).seconds

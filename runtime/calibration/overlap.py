@@ -17,7 +17,7 @@ from runtime.calibration.listening import new_listener
 from runtime.calibration.sample import chunk_of, repeat, synchronize
 from runtime.calibration.team import Team
 from runtime.parallel.ops import Op
-from runtime.strategies.four_d.gemm import NATURAL, Signature
+from runtime.strategies.four_d.gemm import Signature
 from runtime.tracing.listener import DeviceListener, HostListener
 from twin.description.library import CollectiveKind
 
@@ -58,7 +58,7 @@ def measure_overlap(team: Team, seconds: float) -> list[dict[str, Any]]:
     small = team.device.type == "cpu"
     signature, sizes = (PRODUCT, SIZES) if small else (WIDE_PRODUCT, WIDE_SIZES)
     dtype = dtypes(team.device)[0]
-    run = product(signature, NATURAL[signature.pass_], dtype, team.device)
+    run = product(signature, dtype, team.device)
     chosen = chosen_layouts(team.hosts)
     mine: list[tuple[dict[str, Any], list[Beside]]] = []
     for layout in chosen:

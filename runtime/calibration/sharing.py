@@ -12,7 +12,7 @@ from runtime.calibration.busy import joined, timed_on
 from runtime.calibration.gemms import dtypes, product
 from runtime.calibration.sample import copies_beyond_cache, in_turn
 from runtime.calibration.team import Team
-from runtime.strategies.four_d.gemm import NATURAL, Signature
+from runtime.strategies.four_d.gemm import Signature
 
 PRODUCT = Signature("forward", 512, 512, 512)
 STREAM_ELEMENTS = 2 << 20
@@ -20,10 +20,7 @@ STREAM_ELEMENTS = 2 << 20
 
 def measure_sharing(team: Team, seconds: float) -> list[dict[str, Any]]:
     """Time a product and a sum of large vectors on growing sets of ranks; entries on rank 0."""
-    works = {
-        "gemm": product(PRODUCT, NATURAL["forward"], dtypes(team.device)[0], team.device),
-        "memory": stream(team.device),
-    }
+    works = {"gemm": product(PRODUCT, dtypes(team.device)[0], team.device), "memory": stream(team.device)}
     sets = rank_sets(team.hosts)
     each = 0.8 * seconds / (len(works) * len(sets))
     entries = []

@@ -14,7 +14,7 @@ import torch
 
 from runtime.calibration.gemms import product
 from runtime.calibration.team import Team
-from runtime.strategies.four_d.gemm import NATURAL, Signature
+from runtime.strategies.four_d.gemm import Signature
 
 SHAPE = (8192, 8192, 8192)
 """A square product that fills any device: (m, n, k)."""
@@ -29,7 +29,7 @@ def measure_sustained(team: Team, seconds: float) -> list[dict[str, Any]]:
     if team.device.type != "cuda":
         return []
     signature = Signature("forward", *SHAPE)
-    run = product(signature, NATURAL["forward"], torch.bfloat16, team.device)
+    run = product(signature, torch.bfloat16, team.device)
     run()
     team.start_together()
     begin, marks = time.perf_counter(), [_mark()]

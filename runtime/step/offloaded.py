@@ -36,6 +36,9 @@ from twin.strategies.fetch import AHEAD, COMING, GOING
 from twin.strategies.held import LANDINGS, HeldGroup, held_groups
 from twin.strategies.offload import CPU, DOWN, READ, UP, WRITE
 
+Landing = tuple[torch.Tensor, list[Copy]]
+"""Rows in the host's memory, and what is on its way there."""
+
 
 @dataclass
 class SubGroup:
@@ -112,8 +115,8 @@ class OffloadedOptimizer(Optimizer):
         # the host's kernel is told on the host: the one thing of a step that it has to wait for
         on_host = stopped.cpu() if stopped.device.type == "cuda" else stopped
         going: list[Copy] = []
-        coming, leaving = deque[list[Copy]](), deque[Copy]()
-        by_host, turn, now = [group for group in self._groups if not group.of.on_device], 0, 0
+        coming, leaving = deque[Landing](), deque[Copy]()
+        by_host, turn = [group for group in self._groups if not group.of.on_device], 0
         fetched: dict[int, tuple[Copy, Staging]] = {}
         for number, group in enumerate(self._groups):
             lands = self.context.copies.named and not group.of.on_device
@@ -128,8 +131,7 @@ class OffloadedOptimizer(Optimizer):
             if group.of.on_device:
                 going.append(self._on_device(group, *fetched.pop(group.of.number), learning_rate, stopped))
             elif lands:
-                leaving.append(self._on_host(group, now, coming.popleft(), learning_rate, on_host))
-                now += 1
+                leaving.append(self._on_host(group, *coming.popleft(), learning_rate, on_host))
             else:
                 tensors = self._tensors(group)
                 self._fused(group, tensors, self._gradient(group), learning_rate, on_host)
@@ -182,8 +184,8 @@ class OffloadedOptimizer(Optimizer):
         rounded = store.master_type.itemsize + store.compute_type.itemsize if store.rounds else 0
         return Memory(float(group.of.elements * (ADAM_PASSES * store.master_type.itemsize + rounded)), work="adamw")
 
-    def _bring(self, group: SubGroup, turn: int) -> list[Copy]:
-        """Let come to the host what of a sub-group lies on the device; the host waits for it."""
+    def _bring(self, group: SubGroup, turn: int) -> Landing:
+        """Let come to the host what of a sub-group lies on the device; return where to, and what it waits for."""
         store, copies, count = self.context.store, self.context.copies, group.of.elements
         rows, wide = self._landings.of(turn, count), store.master_type.itemsize
         bring = partial(self._landings.bring, rows[0], self._gradient(group))
@@ -193,15 +195,15 @@ class OffloadedOptimizer(Optimizer):
             found.append(
                 copies.start(group.place, "weights_down", "to_host", DOWN, count * wide, bring, phase="optimizer")
             )
-        return found
+        return rows, found
 
     def _on_host(
-        self, group: SubGroup, turn: int, coming: list[Copy], learning_rate: float, stopped: torch.Tensor
+        self, group: SubGroup, rows: torch.Tensor, coming: list[Copy], learning_rate: float, stopped: torch.Tensor
     ) -> Copy:
         """Let the host's cores update a sub-group of a GPU, and round its weights; return their way back."""
         store, count = self.context.store, group.of.elements
         wide, narrow, on_disk = store.master_type.itemsize, store.compute_type.itemsize, self._offload.to == "disk"
-        rows, there, named = self._landings.of(turn, count), self._tensors(group), partial(self._named, group.place)
+        there, named = self._tensors(group), partial(self._named, group.place)
         here = [*there]
         if not store.rounds:
             here[0] = rows[1]

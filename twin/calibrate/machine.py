@@ -221,12 +221,8 @@ def _beyond(data: Mapping[str, Any], write: Numbers, *, alone: bool) -> dict[str
     host["memory"] = write.measured(data["host_memory_bytes"], "_bytes", "the host's")
     host["memory_share"] = write.assumed(1.0, "", "part of the measured rate")
     host["cores"] = {**write.measured(data["cores"], "", "cores that the first rank may use"), "value": data["cores"]}
-    ways = {"host_link": {key: write.calibrated(one, suffix) for (key, suffix), one in _named(link)}}
+    ways = {"host_link": {_key(name)[0]: write.calibrated(one, _key(name)[1]) for name, one in link.items()}}
     return {**ways, "host": host} if alone else ways
-
-
-def _named(constants: Mapping[str, Fitted]) -> list[tuple[tuple[str, str], Fitted]]:
-    return [(_key(name), constant) for name, constant in constants.items()]
 
 
 def _library(
