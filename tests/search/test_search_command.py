@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -207,3 +208,15 @@ def main_ends(arguments: list[str], code: int) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert int(ended.value.code or 0) == code
+
+
+def test_the_help_names_all_that_can_be_varied(capsys):
+    """What a wrong word is answered with, and what help says, are the same."""
+    with pytest.raises(SystemExit):
+        main(["search", "examples/tiny-gpt.yaml", "--over", "nonsense"])
+    known = capsys.readouterr().err.partition("choose from ")[2].replace("\n", " ").split(", ")
+    with pytest.raises(SystemExit):
+        main(["search", "--help"])
+    shown = re.findall(r"\w+", capsys.readouterr().out)
+    assert len(known) > 10
+    assert {name.strip() for name in known} <= set(shown)
