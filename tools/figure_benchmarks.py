@@ -1,11 +1,15 @@
-"""Tables of what `python -m tests.benchmarks.train` has measured."""
+"""Tables of what the benchmarks have measured: training, simulation, search."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tools.figure_tables import Answer, percent, table
 
 FOUR_D, OWN, PYTORCH = "4D", "own strategy", "PyTorch"
 SPEED, MEMORY = "tokens/s, best", "memory, MB a rank"
+MEGABYTES = ("peak_megabytes", ".0f")
+"""A figure's key and how it is written."""
 
 
 def against(answer: Answer, ours: str, other: str) -> list[list[str]]:
@@ -50,3 +54,106 @@ def measured_where(answer: Answer) -> str:
     before, after = answer["load"]
     where = f"{answer['date']}, {answer['machine']}, load {before} before and {after} after"
     return f"{where}, {answer['steps']} steps of each"
+
+
+def of_series(answer: Answer, series: str) -> list[tuple[Answer, Answer]]:
+    """Pair the cases of a series: one rank of each class, and every rank on its own."""
+    rows = [row for row in answer["scale"] if row["series"] == series]
+    folded, every = ([row for row in rows if row["engine"] == engine] for engine in ("folded", "ranks"))
+    return list(zip(folded, every, strict=True))
+
+
+def growth(answer: Answer) -> str:
+    """Write what simulation takes of processor and memory as ranks become more."""
+    rows = [
+        [
+            f"{folded['ranks']:,}",
+            *(f"{case[key]:{form}}" for case in (folded, every) for key, form in (("cpu_seconds", ".2f"), MEGABYTES)),
+            rate(every["events_per_second"]),
+        ]
+        for folded, every in of_series(answer, "ranks")
+    ]
+    head = ("ranks", "one rank of each class: CPU s", "MB", "every rank on its own: CPU s", "MB")
+    return table((*head, "rank-ops per second"), rows)
+
+
+def rate(per_second: float) -> str:
+    """Write ops per second in millions, two digits of it."""
+    millions = per_second / 1e6
+    return f"{millions:.1f} million" if millions < 10 else f"{millions:.0f} million"
+
+
+def growth_of_layers(answer: Answer) -> str:
+    """Write processor seconds against layers, for both ways to simulate."""
+    rows = [
+        [str(folded["layers"]), f"{folded['cpu_seconds']:.2f}", f"{every['cpu_seconds']:.2f}"]
+        for folded, every in of_series(answer, "layers")
+    ]
+    return table(("layers", "one rank of each class: CPU s", "every rank: CPU s"), rows)
+
+
+def other_grids(answer: Answer) -> str:
+    """Write the least and most processor seconds of other grids."""
+    pairs = of_series(answer, "grid")
+    spans = []
+    for which in (0, 1):
+        seconds = [pair[which]["cpu_seconds"] for pair in pairs]
+        spans.append(f"{min(seconds):.2f} to {max(seconds):.2f} s")
+    return f"{spans[0]} folded, {spans[1]} with every rank"
+
+
+def peer_work(*names: str) -> Callable[[Answer], str]:
+    """Make a writer of what work that peers were measured on takes here: processor seconds and memory."""
+
+    def words(answer: Answer) -> str:
+        said = []
+        for name in names:
+            found = next(row for row in answer["peers"] if row["work"] == name)
+            way = "".join(f"{way} " for way in ("folded", "every rank") if name.endswith(f", {way}"))
+            said.append(f"{way}{found['cpu_seconds']:.2f} s, {found['peak_megabytes']:.0f} MB")
+        return "; ".join(said)
+
+    return words
+
+
+def largest_run(answer: Answer) -> str:
+    """Write what the most ranks take, every one on its own."""
+    _, every = of_series(answer, "ranks")[-1]
+    return (
+        f"{every['ranks']:,} ranks, every one, GPT-320B: {every['cpu_seconds']:.1f} s, {every['peak_megabytes']:.0f} MB"
+    )
+
+
+def processes(part: str) -> Callable[[Answer], str]:
+    """Make a writer of simulations that were processes of their own: examples, or pipelines."""
+
+    def words(answer: Answer) -> str:
+        rows = [
+            [
+                row["job"],
+                f"{row['ranks']:,}",
+                str(row["classes"]),
+                *(f"{row[key]:{form}}" for key, form in (("wall_seconds", ".2f"), ("cpu_seconds", ".2f"), MEGABYTES)),
+            ]
+            for row in answer[part]
+        ]
+        return table(("job", "ranks", "classes of ranks", "wall s", "CPU s", "peak MB"), rows)
+
+    return words
+
+
+def whereabouts(answer: Answer) -> str:
+    """Write date, machine and, where it is known, how busy it was."""
+    load = f", load {answer['load']:.1f} before" if "load" in answer else ""
+    return f"{answer['date']}, {answer['machine']}{load}"
+
+
+def search_of_all(answer: Answer) -> str:
+    """Write what a search over all strategies took, and what each of them was asked."""
+    counts = ", ".join(
+        f"{one['strategy']} {one['candidates']:,} candidates, {one['feasible']:,} fit, {one['simulated']:,} simulated, "
+        f"best {one['best']['step_seconds']:.2f} s"
+        for one in answer["strategies"]
+    )
+    took = f"{answer['wall_seconds']:.0f} s by the clock, {answer['cpu_seconds']:.0f} CPU s, "
+    return f"{took}{answer['peak_megabytes']:.0f} MB of all processes ({counts})"

@@ -35,7 +35,8 @@ def _recomputed(figures: Answer) -> str:
     whole, lean, layers = (figures[key] for key in ("recompute_layers", "products_kept_layers", "layers"))
     if lean:
         return "products kept" if lean == layers else f"products kept of {lean} of {layers}, all of the others"
-    return f"{whole} of {layers} recomputed" if whole else "nothing recomputed"
+    early = " but MLP down" if figures["stops_early"] else ""
+    return f"{whole} of {layers} recomputed{early}" if whole else "nothing recomputed"
 
 
 def kept(answer: Answer) -> str:

@@ -6,6 +6,9 @@ Those that start ranks run one after another: two pools of ranks at once would w
 time out. The others run beside them, two at a time, and leave them the cores they ask for: ranks that wait for a
 turn keep each other waiting, at a core each. (A shell's `&` would not do: what it starts ignores Ctrl-C,
 which tests send.)
+
+A test that hangs fails by its name when its tier's limit is over, with the stacks of its threads; whoever is ended from
+outside says first what it has heard.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 KINDS = "process or browser or docs"
 TIERS = {"quick": f"not slow and (quick or not ({KINDS} or full))", "full": "not slow", "all": ""}
@@ -28,6 +32,8 @@ GROUPS = {
     # a file's tests stay together, for the sake of its fixtures
     "others": (f"not ({KINDS})", ("-n", str(os.cpu_count() or 2), "--dist", "loadfile")),
 }
+SECONDS_A_TEST = {"quick": 120, "full": 900, "all": 3600}
+"""More than any test of the tier takes on cores that are not idle, and far below what it would cost to wait on."""
 PROGRESS = re.compile(r"[.FEsxX]+ *\[ *\d+%\]")
 CLOSING = re.compile(r"\d+ \w+.* in \d[\d.]*s\b.*")
 NOTHING_COLLECTED = 5
@@ -59,7 +65,7 @@ class Group:
         assert self.process.stdout
         for line in self.process.stdout:
             if PROGRESS.fullmatch(line.strip()):
-                print(f"{self.name:>6}  {line.rstrip()}", flush=True)
+                print(f"{time.monotonic() - self._begun:6.0f} s {self.name:>6}  {line.rstrip()}", flush=True)
             else:
                 self.lines.append(line)
         _, status, used = os.wait4(self.process.pid, 0)
@@ -89,7 +95,8 @@ def selection(tier: str, kinds: str) -> str:
 def groups(tier: str, arguments: list[str]) -> list[Group]:
     """Make both groups; the longer one first."""
     profile = "quick" if tier == "quick" else "full"
-    pytest = [sys.executable, "-m", "pytest", f"--hypothesis-profile={profile}", "--durations=12", *arguments]
+    limits = [f"--timeout={SECONDS_A_TEST[tier]}", "--durations=12"]
+    pytest = [sys.executable, "-m", "pytest", f"--hypothesis-profile={profile}", *limits, *arguments]
     return [
         Group(name, [*priority(name), *pytest, *how, "-m", selection(tier, kinds)])
         for name, (kinds, how) in GROUPS.items()
@@ -109,14 +116,23 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     tier, begun = sys.argv[1], time.monotonic()
     running = groups(tier, sys.argv[2:])
+
+    def end(*_: object) -> NoReturn:
+        """Let each say how far it came, as it does at Ctrl-C."""
+        for group in running:
+            group.process.send_signal(signal.SIGINT)
+        raise KeyboardInterrupt
+
     for group in running:
         group.start()
+    signal.signal(signal.SIGTERM, end)
     try:
         for group in running:
             group.listener.join()
     except KeyboardInterrupt:  # both heard it too
         for group in running:
             group.listener.join(SECONDS_TO_END)
+            print(f"--- {group.name}, ended after {time.monotonic() - begun:.0f} s\n{''.join(group.lines)}", flush=True)
         sys.exit(130)
     finally:
         for group in running:

@@ -3,10 +3,10 @@
     python -m tests.benchmarks.beyond [--out FILE] [--runs NAME,…]
 
 Both are searched over the grids of `ONLY` and the three largest micro-batches that fit. As published: every block is
-computed again, nothing of `overlap` beyond the paper. Beyond: also how many blocks are computed again, two halves,
-gathers across blocks two ahead, optimizer states divided over data; then, with what was found, what is divided over x
-and how x and y cut linears, over all grids again. What a gain rests on is varied one by one, with
-both steps predicted anew: interference, rate and latency of the network, memory bandwidth.
+computed again, nothing of `overlap` beyond the paper. Beyond: also how many blocks are computed again and how far, two
+halves, gathers across blocks two ahead, optimizer states divided over data; then, with what was found, what is divided
+over x and how x and y cut linears, over all grids again. What a gain rests on is varied one by one, with both steps
+predicted anew: interference, rate and latency of the network, memory bandwidth.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ BEYOND: dict[str, Any] = {
     "data_reduction": {"mode": "sharded_overlapped"},
     "overlap": {"across_blocks": True, "prefetch_depth": 2},
 }
-OVER = frozenset((MICRO, "recompute_keeps", "halves", "across_blocks"))
+OVER = frozenset((MICRO, "recompute_keeps", "recompute_stops_early", "halves", "across_blocks"))
 THEN = frozenset((MICRO, "divide", "tensor"))
 """Varied over all grids again, with what was found first."""
-LAST = frozenset((MICRO, "recompute", "recompute_layers", "recompute_keeps"))
+LAST = frozenset((MICRO, "recompute", "recompute_layers", "recompute_keeps", "recompute_stops_early"))
 """Varied on the grid that was found."""
 ONLY = {"z": frozenset((16, 32, 64, 128, 256, 512)), "y": frozenset((1, 2, 3, 4, 8, 16)), "x": frozenset((1, 2, 4, 8))}
 """Sizes of axes that are tried: all of them would take an hour."""
@@ -132,6 +132,7 @@ def figures(job: Job) -> dict[str, Any]:
         "micro_sequences": job.concrete_micro_sequences,
         "recompute_layers": job.recomputed_layers,
         "products_kept_layers": job.products_kept_layers,
+        "stops_early": job.stops_early,
         "layers": job.model.layers,
         "halves": job.overlap.halves,
         "divided": [name for name, on in Options.of(job).divide.items() if on],

@@ -85,6 +85,14 @@ WRONG_VALUES: dict[str, tuple[dict[str, str | None], list[str]]] = {
     "misspelt key below": ({"overlap": "{all_reduced: true}"}, ["overlap.all_reduced", "unknown", "'all_reduce'"]),
     "misspelt batch key": ({"batch": "{sequence: 16}"}, ["batch.sequence = 16", "'sequences'"]),
     "misspelt axis": ({"grid": "{date: 2, z: 2, x: 2}"}, ["grid.date = 2", "'data'"]),
+    "misspelt key of a library": (
+        {"machine": "{extends: perlmutter, libraries: {nccl: {ring: {efficiency: 0.5}}}}"},
+        ["machine.libraries.nccl.ring.efficiency = 0.5", "'local_efficiency'"],
+    ),
+    "misspelt key of a kernel": (
+        {"machine": "{extends: perlmutter, device: {attention: {flash2: {share: 0.5}}}}"},
+        ["machine.device.attention.flash2.share = 0.5", "forward_share", "block_rows"],
+    ),
     "unknown machine": ({"machine": "frontiere"}, ["machine = 'frontiere'", "'frontier'"]),
     "unknown model": ({"model": "gpt-50b"}, ["model = 'gpt-50b'", "'gpt-5b'"]),
     "unknown preset": ({"model": "{preset: gpt2-medum}"}, ["model.preset", "'gpt2-medium'"]),

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -157,27 +158,41 @@ def _is_union_tag(part: int | str) -> bool:
     return isinstance(part, str) and ("[" in part or "-" in part or part[:1].isupper() or part in {"int", "float"})
 
 
-def _keys_at(model: Any, loc: Sequence[int | str]) -> list[str]:
+def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
+    """List the keys that there are at a path; entries of a list have those of the list's model."""
+    found: Any = model
     for part in loc:
-        if isinstance(part, int):  # an entry of a list: its keys are those of the list's model
-            continue
-        model = _child(model, part)
-        if model is None:
-            return ["(none known)"]
-    return [f.alias or name for name, f in model.model_fields.items()]
+        if not isinstance(part, int):
+            found = _under(found, part)
+    at = _first_model(found)
+    if at is None:
+        return ["(none known)"]
+    return [field.alias or name for name, field in at.model_fields.items()]
 
 
-def _child(model: Any, part: int | str) -> type[BaseModel] | None:
-    for name, field in model.model_fields.items():
-        if part in {name, field.alias}:
-            return _first_model(field.annotation)
-    return None
+def _under(annotation: Any, key: str) -> Any:
+    """Return the type of what stands under a key: of a mapping its values', of a model the field's."""
+    values = _values_of_mapping(annotation)
+    if values is not None:
+        return values
+    model = _first_model(annotation)
+    fields = {} if model is None else model.model_fields
+    return next((field.annotation for name, field in fields.items() if key in {name, field.alias}), None)
+
+
+def _values_of_mapping(annotation: Any) -> Any:
+    """Return the type of a mapping's values, or of one that may stand there instead; None where there is none."""
+    kind, parts = get_origin(annotation), get_args(annotation)
+    if kind in {dict, Mapping}:
+        return parts[1]
+    alternatives = parts if kind in {Union, UnionType, Annotated} else ()
+    return next((found for found in map(_values_of_mapping, alternatives) if found is not None), None)
 
 
 def _first_model(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for part in getattr(annotation, "__args__", ()):
+    for part in get_args(annotation):
         found = _first_model(part)
         if found is not None:
             return found
