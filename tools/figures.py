@@ -84,6 +84,7 @@ RESULTS = {
     "scale": ROOT / "tests/benchmarks/results/scale.json",
     "simulate-examples": ROOT / "tests/benchmarks/results/simulate.json",
     "search-all": ROOT / "tests/benchmarks/results/search.json",
+    "host": ROOT / "tests/benchmarks/results/host.json",
     "beyond": ROOT / "tests/benchmarks/results/beyond.json",
     "beyond-testbed": ROOT / "tests/testbed/data/beyond.json",
 }
@@ -257,6 +258,8 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "simulate-examples": ("simulate-examples", benchmarks.processes("examples")),
     "simulate-pipelines": ("simulate-examples", benchmarks.processes("pipelines")),
     "simulate-help": ("simulate-examples", lambda a: f"{a['help_seconds']:.2f} s"),
+    "host-where": ("host", benchmarks.whereabouts),
+    "host-block": ("host", benchmarks.host_of_a_block),
     "search-where": ("search-all", benchmarks.whereabouts),
     "search-all": ("search-all", benchmarks.search_of_all),
     "data-reduction": ("data-reduction", over_data),

@@ -1,11 +1,11 @@
-"""Run the tests of a tier as two groups at once: those that start processes, and all others.
+"""Run the tests of a tier as three groups at once: those that start ranks, pages (documents, browser), all others.
 
     python tools/run_tests.py quick|full|all [ARGUMENT ...]      (arguments for pytest)
 
 Those that start ranks run one after another: two pools of ranks at once would wait for each other's cores, and
-time out. The others run beside them, two at a time, and leave them the cores they ask for: ranks that wait for a
-turn keep each other waiting, at a core each. (A shell's `&` would not do: what it starts ignores Ctrl-C,
-which tests send.)
+time out. So do those of pages, of which few train. The others run beside them, two at a time, and leave them the cores
+they ask for: ranks that wait for a turn keep each other waiting, at a core each. (A shell's `&` would not do: what it
+starts ignores Ctrl-C, which tests send.)
 
 A test that hangs fails by its name when its tier's limit is over, with the stacks of its threads; whoever is ended from
 outside says first what it has heard.
@@ -27,8 +27,10 @@ from typing import NoReturn
 
 KINDS = "process or browser or docs"
 TIERS = {"quick": f"not slow and (quick or not ({KINDS} or full))", "full": "not slow", "all": ""}
+PAGES = "docs or browser"
 GROUPS = {
-    "ranks": (KINDS, ()),
+    "ranks": (f"process and not ({PAGES})", ()),
+    "pages": (PAGES, ()),
     # a file's tests stay together, for the sake of its fixtures
     "others": (f"not ({KINDS})", ("-n", str(os.cpu_count() or 2), "--dist", "loadfile")),
 }
@@ -93,7 +95,7 @@ def selection(tier: str, kinds: str) -> str:
 
 
 def groups(tier: str, arguments: list[str]) -> list[Group]:
-    """Make both groups; the longer one first."""
+    """Make all groups; the longest first."""
     profile = "quick" if tier == "quick" else "full"
     limits = [f"--timeout={SECONDS_A_TEST[tier]}", "--durations=12"]
     pytest = [sys.executable, "-m", "pytest", f"--hypothesis-profile={profile}", *limits, *arguments]
@@ -109,7 +111,7 @@ def priority(group: str) -> list[str]:
 
 
 def main() -> None:
-    """Run both groups; print what each says, then how long it took; fail if one does."""
+    """Run all groups; print what each says, then how long it took; fail if one does."""
     if len(sys.argv) < 2 or sys.argv[1] not in TIERS:
         sys.exit(f"usage: python tools/run_tests.py {'|'.join(TIERS)} [ARGUMENT ...]")
     # started with `&` by a script, Ctrl-C would be ignored here and in all that is started
@@ -129,7 +131,7 @@ def main() -> None:
     try:
         for group in running:
             group.listener.join()
-    except KeyboardInterrupt:  # both heard it too
+    except KeyboardInterrupt:  # all heard it too
         for group in running:
             group.listener.join(SECONDS_TO_END)
             print(f"--- {group.name}, ended after {time.monotonic() - begun:.0f} s\n{''.join(group.lines)}", flush=True)

@@ -7,7 +7,6 @@ kernels do nothing.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 
@@ -40,7 +39,7 @@ def record(job: Job, rank: int = 0) -> Recording:
     fake = kind == FAKE
     with fake_world(ranks_of(job), rank) as mesh, without_numbers() if fake else nullcontext():
         device = torch.device("cpu" if fake else kind)
-        trainee = make(job, mesh, device, Adam(), initialised=False, make_adam=MetaAdamW)
+        trainee = make(job, mesh, device, Adam(), initialised=False)
         context = trainee.context
         batch = batch_of(job, context)
         for _ in range(trainee.warm_up_steps):
@@ -64,29 +63,3 @@ def batch_of(job: Job, context: Context) -> list[MicroBatch]:
     return [
         MicroBatch((first + micro) * shape[0], tokens, tokens, weights, documents) for micro in range(job.micro_steps)
     ]
-
-
-class MetaAdamW(torch.optim.AdamW):
-    """AdamW by the fused kernel, on tensors of the meta device, which PyTorch's `fused` refuses."""
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # there is no loss
-        """Launch the kernel for each group."""
-        del closure
-        for group in self.param_groups:
-            weights, (beta1, beta2) = group["params"], group["betas"]
-            states = [self.state[weight] for weight in weights]
-            torch._fused_adamw_(
-                weights,
-                [weight.grad for weight in weights],
-                [s["exp_avg"] for s in states],
-                [s["exp_avg_sq"] for s in states],
-                [],
-                [s["step"] for s in states],
-                amsgrad=False,
-                lr=group["lr"],
-                beta1=beta1,
-                beta2=beta2,
-                eps=group["eps"],
-                weight_decay=group["weight_decay"],
-                maximize=False,
-            )

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
+from runtime.step.adamw import Tensors
 from runtime.step.copies import Done, Passed, Work
 from twin.strategies.held import LANE_ROWS, LANES
-
-Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 @dataclass

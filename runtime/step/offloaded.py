@@ -22,11 +22,12 @@ from functools import partial
 import torch
 
 from runtime.parallel.ops import Place
+from runtime.step import adamw
 from runtime.step.context import Context
 from runtime.step.copies import Copy, Done
 from runtime.step.landings import Landings
-from runtime.step.lanes import Lanes, Staging, Tensors
-from runtime.step.optimizer import ADAM_PASSES, FUSED_ADAM, MOMENTS, MakeAdam, Optimizer
+from runtime.step.lanes import Lanes, Staging
+from runtime.step.optimizer import ADAM_PASSES, MOMENTS, Optimizer
 from runtime.step.tiers import Room
 from twin.description.library import CollectiveKind
 from twin.description.offload import OptimizerOffload
@@ -63,11 +64,9 @@ class SubGroup:
 class OffloadedOptimizer(Optimizer):
     """Updates a rank's master weights, or its parts of them, whose states lie beyond its device."""
 
-    def __init__(
-        self, context: Context, settings: Adam, offload: OptimizerOffload, room: Room, make_adam: MakeAdam = FUSED_ADAM
-    ) -> None:
+    def __init__(self, context: Context, settings: Adam, offload: OptimizerOffload, room: Room) -> None:
         self._offload, self._room = offload, room
-        super().__init__(context, settings, make_adam)
+        super().__init__(context, settings)
 
     def _made_moments(self) -> dict[str, torch.Tensor]:
         """Lay moments beyond the device, and master weights that no layer computes with."""
@@ -79,10 +78,10 @@ class OffloadedOptimizer(Optimizer):
             store.master = weights
         return {name: self._room.zeros(elements, store.master_type) for name in MOMENTS}
 
-    def _prepare(self, make_adam: MakeAdam) -> None:
+    def _prepare(self) -> None:
         """Divide what is updated into sub-groups."""
         store = self.context.store
-        self._make_adam, device = make_adam, store.device
+        device = store.device
         self._groups: list[SubGroup] = []
         for group in held_groups(self._offload, self.spans):
             decay = self.settings.weight_decay if group.begin < store.decayed else 0.0
@@ -98,8 +97,8 @@ class OffloadedOptimizer(Optimizer):
         if self.context.copies.named:
             self._landings.make(sum(not group.of.on_device for group in self._groups))
 
-    def _attach(self, steps: int) -> None:
-        """Count updates from here on."""
+    def _count_from(self, steps: int) -> None:
+        """Take it that there have been so many updates of each sub-group."""
         for group in self._groups:
             group.step.fill_(float(steps))
 
@@ -133,7 +132,7 @@ class OffloadedOptimizer(Optimizer):
             elif lands:
                 leaving.append(self._on_host(group, *coming.popleft(), learning_rate, on_host))
             else:
-                tensors = self._tensors(group)
+                tensors = self._tensors(group.flat)
                 self._fused(group, tensors, self._gradient(group), learning_rate, on_host)
                 self._publish(group, tensors[0])
         for copy in (*leaving, *going):
@@ -146,16 +145,11 @@ class OffloadedOptimizer(Optimizer):
         wide = self.context.store.master_type.itemsize
         return wide * (len(MOMENTS) + self.context.store.rounds)
 
-    def _tensors(self, group: SubGroup) -> Tensors:
-        """Weights and both moments of a sub-group, where they lie."""
-        first, second = (self._moments[name][self.owned.inside(group.flat)] for name in MOMENTS)
-        return self.context.store.master_of(group.flat), first, second
-
     def _fetch(self, group: SubGroup) -> tuple[Copy, Staging]:
         """Let states of a sub-group come to the device; return that, and where they come to."""
         size, to = group.of.elements * self._state_bytes, self._offload.to
         staging = self._lanes.staging(group.of.elements)
-        bring = partial(self._lanes.fetch, staging, self._tensors(group))
+        bring = partial(self._lanes.fetch, staging, self._tensors(group.flat))
         copy = self.context.copies.start(group.place, "states_up", COMING[to], UP, size, bring, phase="optimizer")
         return copy, staging
 
@@ -163,7 +157,7 @@ class OffloadedOptimizer(Optimizer):
         self, group: SubGroup, coming: Copy, staging: Staging, learning_rate: float, stopped: torch.Tensor
     ) -> Copy:
         """Update once the states are there, and let them go; return their way back."""
-        copies, place, tensors = self.context.copies, group.place, self._tensors(group)
+        copies, place, tensors = self.context.copies, group.place, self._tensors(group.flat)
         size, to = group.of.elements * self._state_bytes, self._offload.to
         coming.wait()
 
@@ -203,7 +197,7 @@ class OffloadedOptimizer(Optimizer):
         """Let the host's cores update a sub-group of a GPU, and round its weights; return their way back."""
         store, count = self.context.store, group.of.elements
         wide, narrow, on_disk = store.master_type.itemsize, store.compute_type.itemsize, self._offload.to == "disk"
-        there, named = self._tensors(group), partial(self._named, group.place)
+        there, named = self._tensors(group.flat), partial(self._named, group.place)
         here = [*there]
         if not store.rounds:
             here[0] = rows[1]
@@ -258,22 +252,25 @@ class OffloadedOptimizer(Optimizer):
         return self.context.store.gradient[group.flat]
 
     def _fused(
-        self, group: SubGroup, tensors: Tensors, gradient: torch.Tensor, learning_rate: float, stopped: torch.Tensor
+        self,
+        group: SubGroup,
+        tensors: adamw.Tensors,
+        gradient: torch.Tensor,
+        learning_rate: float,
+        stopped: torch.Tensor,
     ) -> None:
         """Update a sub-group where its tensors are, by the kernel that updates all at once without offload."""
-        settings = self.settings
-        weight = torch.nn.Parameter(tensors[0])
-        weight.grad = gradient
-        adam = self._make_adam(
-            [{"params": [weight], "weight_decay": group.decay}],
-            lr=learning_rate,
-            betas=(settings.beta1, settings.beta2),
-            eps=settings.epsilon,
+        group.step += 1
+        adamw.update(
+            [tensors],
+            [gradient],
+            group.step,
+            self.settings,
+            learning_rate=learning_rate,
+            decay=group.decay,
+            stopped=stopped,
         )
-        adam.state[weight] = {"step": group.step, **dict(zip(MOMENTS, tensors[1:], strict=True))}
-        adam.grad_scale = None  # type: ignore[attr-defined]  # known to fused kernels only
-        adam.found_inf = stopped  # type: ignore[attr-defined]
-        adam.step()
+        group.step -= stopped
 
     def _publish(self, group: SubGroup, weights: torch.Tensor) -> None:
         """Round a sub-group's master weights to what layers compute with."""

@@ -1,6 +1,6 @@
 """AdamW with decay groups, on the store's flat buffers.
 
-* PyTorch's fused AdamW works on two flat tensors: what decays (matrices) and what does not.
+* PyTorch's fused AdamW (`adamw`) works on two flat tensors: what decays (matrices) and what does not.
 * With states sharded over replicas each rank keeps master weights and moments of its parts of the flat buffers only;
   what layers compute with is gathered straight into its place, here or by the strategy when it is needed.
 * Clipping by the norm of the full gradient: every rank sums squares of what is its own to
@@ -9,12 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 
 from runtime.parallel.ops import Place
+from runtime.step import adamw
 from runtime.step.context import Context
 from twin.description.train import Adam
 from twin.schedule.kernels import Memory
@@ -25,14 +25,21 @@ OPTIMIZER = Place("")
 ADAM_PASSES = 7
 """Reads gradient, weight and two moments, writes the last three."""
 
-MakeAdam = Callable[..., torch.optim.AdamW]
-FUSED_ADAM: MakeAdam = partial(torch.optim.AdamW, fused=True)
+
+@dataclass(frozen=True)
+class Alike:
+    """Parts of the flat buffers that one kernel updates: they decay alike."""
+
+    decay: float
+    gradients: list[slice]
+    """Where their gradients lie."""
+    tensors: list[adamw.Tensors]
 
 
 class Optimizer:
     """Updates a rank's master weights, or its parts of them."""
 
-    def __init__(self, context: Context, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> None:
+    def __init__(self, context: Context, settings: Adam) -> None:
         self.context, self.settings = context, settings
         store, parts = context.store, context.optimizer_parts
         self.sharded = parts > 1
@@ -44,8 +51,8 @@ class Optimizer:
         self.stopped = torch.zeros((), dtype=torch.bool, device=store.device)
         """True if a gradient has not been finite: nothing is updated any more."""
         self._moments = self._made_moments()
-        self._prepare(make_adam)
-        self._attach(0)
+        self._prepare()
+        self._count_from(0)
 
     def _made_moments(self) -> dict[str, torch.Tensor]:
         """Make both moments of what this rank owns."""
@@ -54,17 +61,23 @@ class Optimizer:
             name: torch.zeros(self.owned.elements, dtype=store.master_type, device=store.device) for name in MOMENTS
         }
 
-    def _prepare(self, make_adam: MakeAdam) -> None:
-        """Make what updates it."""
-        store, settings = self.context.store, self.settings
-        self._weights = [torch.nn.Parameter(store.master_of(slice(*span))) for span in self.spans]
-        both: dict[float, list[torch.nn.Parameter]] = {}
-        for weight, (begin, _) in zip(self._weights, self.spans, strict=True):
-            both.setdefault(settings.weight_decay if begin < store.decayed else 0.0, []).append(weight)
-        groups = [{"params": weights, "weight_decay": decay} for decay, weights in both.items()]
-        self._adam: torch.optim.AdamW | None = None
-        if groups:  # what a rank owns may be padding alone
-            self._adam = make_adam(groups, lr=0.0, betas=(settings.beta1, settings.beta2), eps=settings.epsilon)
+    def _prepare(self) -> None:
+        """Put together what is updated together."""
+        store = self.context.store
+        self._steps = torch.zeros((), dtype=torch.float32, device=store.device)
+        """Updates so far."""
+        both: dict[float, Alike] = {}
+        for span in self.spans:
+            decay = self.settings.weight_decay if span[0] < store.decayed else 0.0
+            alike = both.setdefault(decay, Alike(decay, [], []))
+            alike.gradients.append(slice(*span))
+            alike.tensors.append(self._tensors(slice(*span)))
+        self._alike = tuple(both.values())
+
+    def _tensors(self, flat: slice) -> adamw.Tensors:
+        """Return weights and both moments of owned elements, where they lie."""
+        first, second = (self._moments[name][self.owned.inside(flat)] for name in MOMENTS)
+        return self.context.store.master_of(flat), first, second
 
     def step(self, learning_rate: float) -> torch.Tensor:
         """Clip and update; the next step overwrites the gradients.
@@ -126,17 +139,20 @@ class Optimizer:
         self.context.ops.compute(OPTIMIZER, "adamw", lambda: self._update(learning_rate), describe, phase="optimizer")
 
     def _update(self, learning_rate: float) -> None:
-        store = self.context.store
-        if self._adam is not None:
-            # As torch.amp.GradScaler does it: the kernel leaves the weights as they are, and the
-            # host need not look.
-            self._adam.grad_scale = None  # type: ignore[attr-defined]  # known to fused kernels only
-            self._adam.found_inf = self.stopped.float()  # type: ignore[attr-defined]
-            for group in self._adam.param_groups:
-                group["lr"] = learning_rate
-            for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
-                weight.grad = store.gradient[begin:end]
-            self._adam.step()
+        store, stopped = self.context.store, self.stopped.float()
+        self._steps += 1
+        for alike in self._alike:
+            gradients = [store.gradient[flat] for flat in alike.gradients]
+            adamw.update(
+                alike.tensors,
+                gradients,
+                self._steps,
+                self.settings,
+                learning_rate=learning_rate,
+                decay=alike.decay,
+                stopped=stopped,
+            )
+        self._steps -= stopped
         store.publish()
 
     def _share(self) -> None:
@@ -154,14 +170,8 @@ class Optimizer:
         for name, flat in moments.items():
             self._moments[name].copy_(flat)
         self.stopped.zero_()
-        self._attach(steps)
+        self._count_from(steps)
 
-    def _attach(self, steps: int) -> None:
-        """Let AdamW keep its moments in the flat buffers."""
-        for weight, (begin, end) in zip(self._weights, self.spans, strict=True):
-            assert self._adam is not None
-            inside = self.owned.inside(slice(begin, end))
-            self._adam.state[weight] = {
-                "step": torch.tensor(float(steps), dtype=torch.float32, device=weight.device),
-                **{name: flat[inside] for name, flat in self._moments.items()},
-            }
+    def _count_from(self, steps: int) -> None:
+        """Take it that there have been so many updates."""
+        self._steps.fill_(float(steps))

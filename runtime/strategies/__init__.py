@@ -2,8 +2,8 @@
 
 What a strategy trains is asked on login nodes, where there is no PyTorch, and a folder itself says it: keys of which
 only one value trains stand in its `TRAINED_WITH`, and what else it does not train, its `refusals(job)` say. Ranks as
-those see them who hold parameters, if not the job's grid, are its `ranks_of(job)`. `trainee_in(context, settings,
-make_adam)` of its module `assembly` makes the model and the optimizer of one rank, in a context of `assembly.CONTEXT`.
+those see them who hold parameters, if not the job's grid, are its `ranks_of(job)`. `trainee_in(context, settings)` of
+its module `assembly` makes the model and the optimizer of one rank, in a context of `assembly.CONTEXT`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from runtime.parallel.mesh import Mesh
-    from runtime.step.optimizer import MakeAdam
     from runtime.step.trainee import Trainee
     from twin.description.grid import GridSpec
     from twin.description.job import Job
@@ -41,7 +40,6 @@ class MakeTrainee(Protocol):
         *,
         compile_: bool = False,
         initialised: bool = True,
-        make_adam: MakeAdam = ...,
     ) -> Trainee:
         """Make it."""
         ...
@@ -89,22 +87,13 @@ def refuse(job: Job) -> None:
 def trains(job: Job) -> MakeTrainee:
     """Return what makes the trainee of a job; raises DescriptionError if its strategy, or a key, is simulated only."""
     refuse(job)
-    from runtime.step.optimizer import FUSED_ADAM  # noqa: PLC0415  PyTorch is wanted only where something trains
-
     assembly = import_module(f"runtime.strategies.{job.strategy}.assembly")
 
     def make(
-        job: Job,
-        mesh: Mesh,
-        device: torch.device,
-        settings: Adam,
-        *,
-        compile_: bool = False,
-        initialised: bool = True,
-        make_adam: MakeAdam = FUSED_ADAM,
+        job: Job, mesh: Mesh, device: torch.device, settings: Adam, *, compile_: bool = False, initialised: bool = True
     ) -> Trainee:
         context = assembly.CONTEXT.of_job(job, mesh, device, compile_=compile_, initialised=initialised)
-        trainee: Trainee = assembly.trainee_in(context, settings, make_adam)
+        trainee: Trainee = assembly.trainee_in(context, settings)
         return trainee
 
     return make

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,7 +31,6 @@ from runtime.strategies import trains
 from runtime.survive.history import KEY, History, longer
 from runtime.survive.stop import Stop
 from runtime.tracing.energy import Meter, Reading, together
-from runtime.tracing.tracer import Tracer
 from runtime.train import showing
 from runtime.train.diagnosis import find_non_finite
 from runtime.train.evaluation import LOSS, Evaluation, told
@@ -38,6 +38,9 @@ from runtime.train.judging import Judge
 from runtime.train.saving import Saving
 from runtime.train.state import State
 from runtime.watch.lookout import Lookout
+
+if TYPE_CHECKING:
+    from runtime.tracing.tracer import Tracer
 
 OWNER_SECONDS = 5.0
 """How often rank 0 looks whether another start has taken over, besides before every checkpoint."""
@@ -77,7 +80,11 @@ class Run:
         self.energy: Reading | None = None
         """What the run took since this start, once it is over."""
         traced = Meter.of(device, process.local_rank)
-        self.tracer = Tracer(plan.trace, self.context, traced) if plan.trace else None
+        self.tracer: Tracer | None = None
+        if plan.trace:
+            from runtime.tracing.tracer import Tracer  # noqa: PLC0415  loads pyarrow
+
+            self.tracer = Tracer(plan.trace, self.context, traced)
         self.lookout: Lookout | None = None
 
     def resume(self, *news: str) -> None:

@@ -1,6 +1,6 @@
 """Host time per block: one rank of 4D against a plain PyTorch loop, with tensors so small that they take no time.
 
-    python -m tests.benchmarks.host [--rounds N] [--device cuda] [--json]
+    python -m tests.benchmarks.host [--rounds N] [--device cuda] [--json] [--out FILE.json]
 
 A block's share is the difference between models of many blocks and of few, by their number: forward, backward,
 recomputation, clipping, update. All take turns in one process, so that a busy machine disturbs all alike. The plain
@@ -12,11 +12,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+from tests.benchmarks.processes import machine
 
 FEW, MANY = 4, 16
 HIDDEN, HEADS, SEQUENCE, VOCABULARY = 32, 4, 16, 64
@@ -130,10 +135,12 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=8, help=f"of {STEPS} steps of each")
     options.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options.add_argument("--json", action="store_true")
+    options.add_argument("--out", type=Path)
     chosen = options.parse_args()
     import torch
 
     torch.set_num_threads(1)
+    load = os.getloadavg()[0]
     answer: dict[str, dict[str, tuple[float, float]]] = {}
     for case, (precision, recompute) in CASES.items():
         makers = {PLAIN: plain, OURS: ours}
@@ -142,6 +149,14 @@ def main() -> None:
             for name, make in makers.items()
         }
         answer[case] = per_block(steps, chosen.rounds)
+    if chosen.out:
+        found = {
+            "machine": f"{machine()}, PyTorch {torch.__version__}, on {chosen.device}",
+            "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+            "load": round(load, 1),
+            "cases": answer,
+        }
+        chosen.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     if chosen.json:
         print(json.dumps(answer, indent=1))
         return

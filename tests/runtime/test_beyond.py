@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from runtime.recorder.gpt import MetaAdamW, batch_of
+from runtime.recorder.gpt import batch_of
 from runtime.recorder.world import fake_world
 from runtime.strategies import ranks_of, trains
 from tests.profiles import part
@@ -245,7 +245,7 @@ def test_halves_drop_what_the_whole_drops(pool, more):
 def test_a_failure_in_a_half_is_told_and_leaves_nothing_behind(monkeypatch):
     job = parity.describe({"data": 1, "z": 2, "y": 2, "x": 1}, **HALVES)
     with fake_world(ranks_of(job), 0) as mesh:
-        trainee = trains(job)(job, mesh, torch.device("meta"), Adam(), initialised=False, make_adam=MetaAdamW)
+        trainee = trains(job)(job, mesh, torch.device("meta"), Adam(), initialised=False)
         context, head = trainee.context, trainee.model.head
         whole = head.compute_backward
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.recorder.gpt import FAKE, LEARNING_RATE, MetaAdamW, batch_of
+from runtime.recorder.gpt import FAKE, LEARNING_RATE, batch_of
 from runtime.recorder.world import fake_world
 from runtime.step.tiers import Room
 from runtime.strategies import ranks_of, recorded_on, trains
@@ -131,7 +131,7 @@ def held_after_a_step(job: Job, rank: int) -> int:
     with fake_world(ranks_of(job), rank) as mesh:
         # what is recorded on tensors without memory is counted on the CPU's
         device = torch.device("cpu" if (kind := recorded_on(job)) == FAKE else kind)
-        trainee = trains(job)(job, mesh, device, Adam(), initialised=False, make_adam=MetaAdamW)
+        trainee = trains(job)(job, mesh, device, Adam(), initialised=False)
         batch = batch_of(job, trainee.context)
         given = {micro.weights.untyped_storage()._cdata for micro in batch}
         given |= {micro.tokens.untyped_storage()._cdata for micro in batch}

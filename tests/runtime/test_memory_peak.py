@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.recorder.gpt import LEARNING_RATE, MetaAdamW, batch_of
+from runtime.recorder.gpt import LEARNING_RATE, batch_of
 from runtime.recorder.world import fake_world
 from runtime.strategies import ranks_of, trains
 from tests.runtime.live import Live
@@ -84,7 +84,7 @@ def peak(job: Job) -> int:
     """The most bytes that tensors take during a step of rank 0, after a first."""
     live = Live()
     with fake_world(ranks_of(job), 0) as mesh, live:
-        trainee = trains(job)(job, mesh, torch.device("cpu"), Adam(), initialised=False, make_adam=MetaAdamW)
+        trainee = trains(job)(job, mesh, torch.device("cpu"), Adam(), initialised=False)
         batch = batch_of(job, trainee.context)
         for _ in range(trainee.warm_up_steps + 1):
             trainee.step(batch, LEARNING_RATE)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from runtime.model.context import ModelContext
 from runtime.model.plain import plain_gpt
-from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
+from runtime.step.optimizer import Optimizer
 from runtime.strategies.ddp.trainee import DdpTrainee
 from twin.description.train import Adam
 
@@ -12,6 +12,6 @@ CONTEXT = ModelContext
 """What all of a rank's layers know."""
 
 
-def trainee_in(context: ModelContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> DdpTrainee:
+def trainee_in(context: ModelContext, settings: Adam) -> DdpTrainee:
     """Make them."""
-    return DdpTrainee(context, plain_gpt(context), Optimizer(context, settings, make_adam))
+    return DdpTrainee(context, plain_gpt(context), Optimizer(context, settings))

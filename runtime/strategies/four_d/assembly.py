@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from runtime.step.beyond import optimizer_of
-from runtime.step.optimizer import FUSED_ADAM, MakeAdam
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
@@ -13,6 +12,6 @@ CONTEXT = FourDContext
 """What all of a rank's layers know."""
 
 
-def trainee_in(context: FourDContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> FourDTrainee:
+def trainee_in(context: FourDContext, settings: Adam) -> FourDTrainee:
     """Make them."""
-    return FourDTrainee(context, GPT(context), optimizer_of(context, settings, make_adam))
+    return FourDTrainee(context, GPT(context), optimizer_of(context, settings))

@@ -7,7 +7,6 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from runtime.model.plain import plain_gpt
 from runtime.sharded.units import cut, made_on_meta, units_of
 from runtime.step.beyond import optimizer_of
-from runtime.step.optimizer import FUSED_ADAM, MakeAdam
 from runtime.strategies.fsdp.context import FsdpContext
 from runtime.strategies.fsdp.trainee import FsdpTrainee
 from twin.description.train import Adam
@@ -16,7 +15,7 @@ CONTEXT = FsdpContext
 """What all of a rank's layers know."""
 
 
-def trainee_in(context: FsdpContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> FsdpTrainee:
+def trainee_in(context: FsdpContext, settings: Adam) -> FsdpTrainee:
     """Make the model of a job, with its optimizer, on one rank."""
     if not context.sharded:
         model = plain_gpt(context)
@@ -26,4 +25,4 @@ def trainee_in(context: FsdpContext, settings: Adam, make_adam: MakeAdam = FUSED
         units = units_of(model, keep=not context.job.reshard_after_forward)
         policy = MixedPrecisionPolicy(context.compute_type, context.reduce_type, cast_forward_inputs=False)
         shards = cut(model, units, context.weights_mesh(), policy)
-    return FsdpTrainee(context, model, optimizer_of(context, settings, make_adam), units, shards)
+    return FsdpTrainee(context, model, optimizer_of(context, settings), units, shards)

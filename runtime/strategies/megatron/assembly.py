@@ -7,7 +7,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from runtime.model.plain import PlainGPT, Span
 from runtime.model.plain.gpt import whole
 from runtime.sharded.units import Shards, Unit, cut, made_on_meta, units_of
-from runtime.step.optimizer import FUSED_ADAM, MakeAdam, Optimizer
+from runtime.step.optimizer import Optimizer
 from runtime.strategies.megatron.context import MegatronContext
 from runtime.strategies.megatron.gradients import Sums
 from runtime.strategies.megatron.layers import TensorLayers
@@ -19,7 +19,7 @@ CONTEXT = MegatronContext
 """What all of a rank's layers know."""
 
 
-def trainee_in(context: MegatronContext, settings: Adam, make_adam: MakeAdam = FUSED_ADAM) -> MegatronTrainee:
+def trainee_in(context: MegatronContext, settings: Adam) -> MegatronTrainee:
     """Make the stages of a job that are on one rank, with their optimizer."""
     job, sums = context.job, Sums(context)
     layers = TensorLayers(context, sums)
@@ -37,4 +37,4 @@ def trainee_in(context: MegatronContext, settings: Adam, make_adam: MakeAdam = F
             own = units_of(model, keep=not job.reshards)
             shards.append(cut(model, own, context.weights_mesh(), policy))
             units += own
-    return MegatronTrainee(context, parts, Optimizer(context, settings, make_adam), sums, units, shards)
+    return MegatronTrainee(context, parts, Optimizer(context, settings), sums, units, shards)
