@@ -1,4 +1,7 @@
-"""What an op costs the host when there is nothing to compute: layers, autograd, dispatch."""
+"""What an op costs the host when there is nothing to compute: layers, autograd, dispatch.
+
+Models of two depths tell what a block more takes, whatever a step costs besides.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,10 @@ from runtime.calibration.sample import spread, synchronize
 from runtime.calibration.team import Team
 from twin.strategies.four_d.grid import Grid
 
-MODEL = {"layers": 2, "hidden": 16, "heads": 2, "sequence": 4, "vocabulary": 16}
-GRIDS = (Grid(), Grid(x=2, y=2), Grid(z=2), Grid(x=2, y=2, z=2))
+MODEL = {"hidden": 16, "heads": 2, "sequence": 4, "vocabulary": 16}
+FEW, MANY = 2, 8
+"""Layers."""
+CASES = ((Grid(), FEW), (Grid(), MANY), (Grid(x=2, y=2), FEW), (Grid(z=2), FEW), (Grid(x=2, y=2, z=2), FEW))
 MIN_STEPS = 5
 
 
@@ -23,13 +28,13 @@ def measure_host(team: Team, seconds: float) -> list[dict[str, Any]]:
     Each entry: how many computing ops and collectives there were, seconds of the host from the first to the last, and
     seconds inside the ops: on a GPU those of the device, which waits for the host there too.
     """
-    entries = [_entry(team, grid, seconds / len(GRIDS)) for grid in GRIDS] if team.first else []
+    entries = [_entry(team, *case, seconds / len(CASES)) for case in CASES] if team.first else []
     team.start_together()  # the others have rested
     return entries
 
 
-def _entry(team: Team, grid: Grid, seconds: float) -> dict[str, Any]:
-    rank = QuietRank(quiet_context(MODEL, grid, team.device))
+def _entry(team: Team, grid: Grid, layers: int, seconds: float) -> dict[str, Any]:
+    rank = QuietRank(quiet_context({**MODEL, "layers": layers}, grid, team.device))
     for _ in range(2):
         rank.step()
     notes = hear(team.device, rank.step)
@@ -46,6 +51,7 @@ def _entry(team: Team, grid: Grid, seconds: float) -> dict[str, Any]:
     ops = sum(note.kind == "compute" for note in notes)
     return {
         "grid": grid.model_dump(),
+        "layers": layers,
         "ops": ops,
         "collectives": sum(note.kind == "collective" for note in notes),
         "seconds": median(plain),

@@ -24,6 +24,8 @@ from twin.schedule.kernels import Attention, Gemm
 pytest.importorskip("scipy")
 
 SUSTAINED = 0.61
+HOST_SECONDS, STEP_SECONDS = 47e-6, 5e-3
+"""What an op costs the host, and a step besides."""
 LINK = {"up": (8e-6, 51e9), "down": (12e-6, 46e9)}
 HOST = {("stream", 16): 90e9, ("stream", 1): 11e9, ("update", 16): 84e9}
 CONVERTING = {"converting_down": 2.1e9, "converting_up": 6.5e9}
@@ -89,7 +91,17 @@ def measured(known: Device) -> dict[str, Any]:
         for (work, threads), speed in HOST.items()
     ]
     tiers += [{"work": work, "bytes": 1e8, "threads": 1, "seconds": 1e8 / speed} for work, speed in CONVERTING.items()]
+    host = [
+        {
+            "ops": ops,
+            "collectives": 0,
+            "seconds": STEP_SECONDS + ops * HOST_SECONDS,
+            "seconds_inside_ops": STEP_SECONDS + ops * (HOST_SECONDS - 3e-6),
+        }
+        for ops in (81, 261)
+    ]
     return data | {
+        "host": host,
         "device": "NVIDIA H100 80GB HBM3",
         "device_type": "cuda",
         "device_memory_bytes": 85e9,
@@ -117,6 +129,19 @@ def test_products_come_out(made):
         for width in (2, 4):
             product = Gemm(m, n, k, element_bytes=width)
             assert gemm_seconds(machine.device, product) == pytest.approx(gemm_seconds(known, product), rel=0.05)
+
+
+def test_what_an_op_costs_the_host_is_what_deeper_models_take_of_it(made):
+    """Not what lies between ops of the device, which waits for the host inside them too."""
+    _, machine, text = made
+    assert machine.device.host_seconds == pytest.approx(HOST_SECONDS, rel=1e-9)
+    assert yaml.safe_load(text)["device"]["host"]["kind"] == "calibrated"
+
+
+def test_measurements_of_one_depth_tell_what_lies_between_ops(tmp_path):
+    data, path = measured(device()), tmp_path / "before.yaml"
+    path.write_text(machine_from(data | {"host": data["host"][:1]}), encoding="utf-8")
+    assert load_machine(str(path)).device.host_seconds == pytest.approx(3e-6, rel=1e-9)
 
 
 def test_what_the_power_limit_sustains_is_what_was_measured(made):

@@ -200,13 +200,15 @@ def issue_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
 
 
 def host_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
-    """Find the time from op to op: of tiny ones, or on CPUs that of the core beside ops of usual size.
+    """Find what an op costs the host: of a GPU what deeper models take of it, on CPUs the time from op to op.
 
     There it depends on what the ops leave of the host's own in the caches: `ColdHost`.
     """
     if not (heard := _between_ops(data)):
         tiny = [row for row in data["host"] if not row["collectives"]]
-        return {"host_seconds": _median([max(0.0, r["seconds"] - r["seconds_inside_ops"]) / r["ops"] for r in tiny])}
+        return {
+            "host_seconds": _median(_of_deeper(tiny) if data["device_type"] != "cpu" else [_beside(r) for r in tiny])
+        }
 
     def model(constants: Mapping[str, float]) -> Array:
         made = {name: Parameter(constants[name], "calibrated", "fit") for name in ColdHost.model_fields}
@@ -216,6 +218,24 @@ def host_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
 
     found, _ = fit(model, np.array([seconds for seconds, _, _ in heard]), HOST_START, bounds=HOST_BOUNDS)
     return found
+
+
+def _of_deeper(rows: Sequence[Row]) -> list[float]:
+    """Return seconds of an op more: a GPU's host runs ahead of it, so that all of its time is the host's own.
+
+    What a step costs besides its ops is the same at every depth. Measurements of one depth, of 2026-11-27 and before,
+    tell only what lies between the device's ops: no more than that.
+    """
+    by_ops = sorted(rows, key=lambda row: int(row["ops"]))
+    few, many = by_ops[0], by_ops[-1]
+    if many["ops"] == few["ops"]:
+        return [_beside(row) for row in rows]
+    return [max(0.0, many["seconds"] - few["seconds"]) / (many["ops"] - few["ops"])]
+
+
+def _beside(row: Row) -> float:
+    """Seconds of the host's for an op, beside what it takes inside."""
+    return max(0.0, float(row["seconds"] - row["seconds_inside_ops"])) / int(row["ops"])
 
 
 def _between_ops(data: Mapping[str, Any]) -> list[tuple[float, list[float], list[float]]]:

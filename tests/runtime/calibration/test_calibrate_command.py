@@ -55,6 +55,7 @@ ENTRY = {
     },
     "host": {
         "grid",
+        "layers",
         "ops",
         "collectives",
         "seconds",
