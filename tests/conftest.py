@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tests.profiles  # noqa: F401 - the profiles are there before any test is read
+from tests.limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from tests.tiers import (
     _no_process_in_secret,
     pytest_collection,
@@ -24,6 +25,8 @@ __all__ = [
     "pytest_collection",
     "pytest_collection_finish",
     "pytest_collection_modifyitems",
+    "pytest_timeout_cancel_timer",
+    "pytest_timeout_set_timer",
 ]
 MakeJob = Callable[..., Job]
 

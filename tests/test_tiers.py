@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import settings
 
 from tests.profiles import part, share
+from tests.runtime.pool import GROUP_SECONDS
 from tests.tiers import full, quick
-from tools.run_tests import GROUPS, TIERS, selection
+from tools.run_tests import GROUPS, SECONDS_A_TEST, TIERS, selection
 
 ROOT = Path(__file__).parents[1]
 CONFTEST = "from tests.tiers import _no_process_in_secret, pytest_collection_finish, pytest_collection_modifyitems\n"
@@ -82,6 +84,34 @@ def test_each_tier_is_a_part_of_the_next_and_every_test_in_one_group():
         assert all(more or not less for less, more in zip(within["quick"], within["full"], strict=True))
     plain = dict.fromkeys(names, False)
     assert eval(selection("quick", GROUPS["others"][0]), {}, plain)
+
+
+def test_what_waits_by_itself_says_so_before_the_limit_of_a_test_is_over():
+    assert min(SECONDS_A_TEST.values()) > 2 * (GROUP_SECONDS + 30)
+
+
+@pytest.mark.process
+@pytest.mark.quick
+def test_a_property_that_hangs_is_ended(tmp_path):
+    """Hypothesis takes what pytest-timeout raises of itself for an example that fails, and goes on without a limit."""
+    path = tmp_path / "test_hanging.py"
+    path.write_text(
+        "import time\n"
+        "from hypothesis import given, strategies as st\n"
+        "@given(st.integers())\n"
+        "def test_hangs(number):\n"
+        "    time.sleep(600)\n",
+        encoding="utf-8",
+    )
+    (tmp_path / "conftest.py").write_text(
+        "from tests.limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer\n", encoding="utf-8"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout=1", str(tmp_path)]
+    paths = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=paths, capture_output=True, text=True, check=False, timeout=60)
+    assert "OverLimitError" in done.stdout, done.stdout + done.stderr
+    assert "1 failed" in done.stdout
+    assert "time.sleep" in done.stdout + done.stderr
 
 
 def test_cases_are_chosen():

@@ -35,8 +35,11 @@ def _recomputed(figures: Answer) -> str:
     whole, lean, layers = (figures[key] for key in ("recompute_layers", "products_kept_layers", "layers"))
     if lean:
         return "products kept" if lean == layers else f"products kept of {lean} of {layers}, all of the others"
+    if not whole:
+        return "nothing recomputed"
+    kept = "attention kept of " if figures["attention_kept_layers"] else ""
     early = " but MLP down" if figures["stops_early"] else ""
-    return f"{whole} of {layers} recomputed{early}" if whole else "nothing recomputed"
+    return f"{kept}{whole} of {layers} recomputed{early}"
 
 
 def kept(answer: Answer) -> str:

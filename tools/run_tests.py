@@ -1,11 +1,11 @@
-"""Run the tests of a tier as three groups at once: those that start ranks, pages (documents, browser), all others.
+"""Run the tests of a tier as three groups at once: ranks (and Chromium), commands of documents, all others.
 
     python tools/run_tests.py quick|full|all [ARGUMENT ...]      (arguments for pytest)
 
 Those that start ranks run one after another: two pools of ranks at once would wait for each other's cores, and
-time out. So do those of pages, of which few train. The others run beside them, two at a time, and leave them the cores
-they ask for: ranks that wait for a turn keep each other waiting, at a core each. (A shell's `&` would not do: what it
-starts ignores Ctrl-C, which tests send.)
+time out. Commands of documents, which train small jobs one at a time and wait for nobody, run beside them and let them
+go first; the others run beside both, two at a time, and leave them the cores they ask for: ranks that wait for a turn
+keep each other waiting, at a core each. (A shell's `&` would not do: what it starts ignores Ctrl-C, which tests send.)
 
 A test that hangs fails by its name when its tier's limit is over, with the stacks of its threads; whoever is ended from
 outside says first what it has heard.
@@ -27,19 +27,21 @@ from typing import NoReturn
 
 KINDS = "process or browser or docs"
 TIERS = {"quick": f"not slow and (quick or not ({KINDS} or full))", "full": "not slow", "all": ""}
-PAGES = "docs or browser"
 GROUPS = {
-    "ranks": (f"process and not ({PAGES})", ()),
-    "pages": (PAGES, ()),
+    "ranks": ("(process or browser) and not docs", ()),
+    "docs": ("docs", ()),
     # a file's tests stay together, for the sake of its fixtures
     "others": (f"not ({KINDS})", ("-n", str(os.cpu_count() or 2), "--dist", "loadfile")),
 }
-SECONDS_A_TEST = {"quick": 120, "full": 900, "all": 3600}
-"""More than any test of the tier takes on cores that are not idle, and far below what it would cost to wait on."""
+SECONDS_A_TEST = {"quick": 600, "full": 900, "all": 3600}
+"""More than what tests wait for by themselves, which say better what is wrong; less than to wait for nothing costs."""
 PROGRESS = re.compile(r"[.FEsxX]+ *\[ *\d+%\]")
 CLOSING = re.compile(r"\d+ \w+.* in \d[\d.]*s\b.*")
 NOTHING_COLLECTED = 5
-SECONDS_TO_END = 10.0
+NICE = {"docs": "5", "others": "10"}
+"""How far a group's processes step back."""
+SECONDS_TO_END = 5.0
+"""All groups together; whoever ends this from outside may wait for ten."""
 
 
 @dataclass
@@ -61,6 +63,14 @@ class Group:
         )
         self.listener = threading.Thread(target=self._listen)
         self.listener.start()
+
+    def has_begun(self) -> bool:
+        """Whether it has been started."""
+        return hasattr(self, "listener")
+
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.has_begun() and self.listener.is_alive()
 
     def _listen(self) -> None:
         """Show progress at once, and keep the rest."""
@@ -107,7 +117,7 @@ def groups(tier: str, arguments: list[str]) -> list[Group]:
 
 def priority(group: str) -> list[str]:
     """Write what lets a group's processes step back, where there is such a command."""
-    return ["nice", "-n", "10"] if group == "others" and shutil.which("nice") else []
+    return ["nice", "-n", NICE[group]] if group in NICE and shutil.which("nice") else []
 
 
 def main() -> None:
@@ -122,25 +132,26 @@ def main() -> None:
     def end(*_: object) -> NoReturn:
         """Let each say how far it came, as it does at Ctrl-C."""
         for group in running:
-            group.process.send_signal(signal.SIGINT)
+            if group.is_running():
+                group.process.send_signal(signal.SIGINT)
         raise KeyboardInterrupt
 
-    for group in running:
-        group.start()
     signal.signal(signal.SIGTERM, end)
     try:
         for group in running:
+            group.start()
+        for group in running:
             group.listener.join()
     except KeyboardInterrupt:  # all heard it too
-        for group in running:
-            group.listener.join(SECONDS_TO_END)
+        last = time.monotonic() + SECONDS_TO_END
+        for group in filter(Group.has_begun, running):
+            group.listener.join(max(0.0, last - time.monotonic()))
             print(f"--- {group.name}, ended after {time.monotonic() - begun:.0f} s\n{''.join(group.lines)}", flush=True)
         sys.exit(130)
     finally:
-        for group in running:
-            if group.listener.is_alive():
-                group.process.kill()
-                group.listener.join()
+        for group in filter(Group.is_running, running):
+            group.process.kill()
+            group.listener.join()
     outcomes: Counter[str] = Counter()
     for group in running:
         print(f"--- {group.name}\n{''.join(group.lines)}", flush=True)

@@ -5,8 +5,8 @@
 Both are searched over the grids of `ONLY` and the three largest micro-batches that fit. As published: every block is
 computed again, nothing of `overlap` beyond the paper. Beyond: also how many blocks are computed again and how far, two
 halves, gathers across blocks two ahead, optimizer states divided over data; then, with what was found, what is divided
-over x and how x and y cut linears, over all grids again. What a gain rests on is varied one by one, with both steps
-predicted anew: interference, rate and latency of the network, memory bandwidth.
+over x, how x and y cut linears and what recomputation keeps, over all grids again. What a gain rests on is varied one
+by one, with both steps predicted anew: interference, rate and latency of the network, memory bandwidth.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BEYOND: dict[str, Any] = {
     "overlap": {"across_blocks": True, "prefetch_depth": 2},
 }
 OVER = frozenset((MICRO, "recompute_keeps", "recompute_stops_early", "halves", "across_blocks"))
-THEN = frozenset((MICRO, "divide", "tensor"))
+THEN = frozenset((MICRO, "divide", "tensor", "recompute_keeps", "recompute_stops_early"))
 """Varied over all grids again, with what was found first."""
 LAST = frozenset((MICRO, "recompute", "recompute_layers", "recompute_keeps", "recompute_stops_early"))
 """Varied on the grid that was found."""
@@ -131,6 +131,7 @@ def figures(job: Job) -> dict[str, Any]:
         "grid": str(job.concrete_grid),
         "micro_sequences": job.concrete_micro_sequences,
         "recompute_layers": job.recomputed_layers,
+        "attention_kept_layers": job.attention_kept_layers,
         "products_kept_layers": job.products_kept_layers,
         "stops_early": job.stops_early,
         "layers": job.model.layers,

@@ -3,7 +3,7 @@
     python -m tests.benchmarks.scale [--out FILE.json] [--plot FILE.html]
 
 Every case is a process of its own, imports and reading the machine included; CPU seconds are user
-and system. Peers' figures are those of docs/explanation/performance.md, measured on the same kind of machine.
+and system. Peers' figures stand in docs/explanation/performance.md, with where they were measured.
 """
 
 from __future__ import annotations

@@ -93,6 +93,14 @@ WRONG_VALUES: dict[str, tuple[dict[str, str | None], list[str]]] = {
         {"machine": "{extends: perlmutter, device: {attention: {flash2: {share: 0.5}}}}"},
         ["machine.device.attention.flash2.share = 0.5", "forward_share", "block_rows"],
     ),
+    "misspelt key below a key with a dash": (
+        {"machine": "{extends: perlmutter, libraries: {my-nccl: {ring: {efficiency: 0.5}}}}"},
+        ["machine.libraries.my-nccl.ring.efficiency = 0.5", "'local_efficiency'"],
+    ),
+    "misspelt key below a key in capitals": (
+        {"machine": "{extends: perlmutter, libraries: {nccl: {protocols: {LL128: {bases: 1 us}}}}}"},
+        ["machine.libraries.nccl.protocols.LL128.bases", "'base'"],
+    ),
     "unknown machine": ({"machine": "frontiere"}, ["machine = 'frontiere'", "'frontier'"]),
     "unknown model": ({"model": "gpt-50b"}, ["model = 'gpt-50b'", "'gpt-5b'"]),
     "unknown preset": ({"model": "{preset: gpt2-medum}"}, ["model.preset", "'gpt2-medium'"]),

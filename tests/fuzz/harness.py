@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,7 +122,8 @@ def guarded(*writable: Path, readable: tuple[Path, ...] = ()) -> Iterator[None]:
     most = pages * resource.getpagesize() + MAX_MEMORY
     handlers = {number: signal.signal(number, _too_long) for number in (signal.SIGALRM, signal.SIGPROF)}
     resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
-    signal.setitimer(signal.ITIMER_REAL, MAX_WAITING)
+    begun = time.monotonic()
+    left, again = signal.setitimer(signal.ITIMER_REAL, MAX_WAITING)
     signal.setitimer(signal.ITIMER_PROF, MAX_SECONDS)
     GUARD.active = True
     try:
@@ -133,6 +135,8 @@ def guarded(*writable: Path, readable: tuple[Path, ...] = ()) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        # the limit of the whole test goes on
+        signal.setitimer(signal.ITIMER_REAL, max(1.0, left - (time.monotonic() - begun)) if left else 0.0, again)
     assert not GUARD.wrong, GUARD.wrong
 
 

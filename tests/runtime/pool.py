@@ -22,7 +22,7 @@ FEWER, SIZE = 4, 8
 """Processes that a pool starts with, and has once a task needs more: eight at rest take half a core."""
 PRELOADED = (
     "torch.distributed",
-    "torch._dynamo",  # an optimizer's first step loads it
+    "torch._dynamo",  # PyTorch's pipelines load it
     "runtime.train.trainer",
     "tests.runtime.parity",
     "tests.runtime.fsdp_tasks",

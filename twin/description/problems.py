@@ -79,7 +79,7 @@ def from_pydantic(error: ValidationError, model: type[BaseModel], prefix: str = 
     problems: list[Problem] = []
     literals: dict[str, tuple[str, Any]] = {}
     for item in error.errors(include_url=False):
-        loc = [part for part in item["loc"] if not _is_union_tag(part)]
+        loc, _ = _walked(model, item["loc"])
         if item["type"] == "extra_forbidden" and loc[-1:] != [item["loc"][-1]]:
             loc.append(item["loc"][-1])  # what the user wrote, whatever it looks like
         path = ".".join([prefix, *map(str, loc)] if prefix else map(str, loc))
@@ -159,34 +159,55 @@ def _is_union_tag(part: int | str) -> bool:
 
 
 def _keys_at(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
-    """List the keys that there are at a path; entries of a list have those of the list's model."""
-    found: Any = model
-    for part in loc:
-        if not isinstance(part, int):
-            found = _under(found, part)
+    """List the keys that there are at a path."""
+    _, found = _walked(model, loc)
     at = _first_model(found)
     if at is None:
         return ["(none known)"]
     return [field.alias or name for name, field in at.model_fields.items()]
 
 
-def _under(annotation: Any, key: str) -> Any:
-    """Return the type of what stands under a key: of a mapping its values', of a model the field's."""
-    values = _values_of_mapping(annotation)
-    if values is not None:
-        return values
+def _walked(model: type[BaseModel], loc: Sequence[int | str]) -> tuple[list[int | str], Any]:
+    """Return pydantic's path as the user wrote it, without the branches of unions, and the type that stands there.
+
+    What stands where a mapping has its keys is a key, whatever it looks like.
+    """
+    said: list[int | str] = []
+    found: Any = model
+    for part in loc:
+        values = _values_of_mapping(found)
+        if isinstance(part, int):
+            found = next(iter(get_args(found)), None) if get_origin(found) in {list, tuple, Sequence} else found
+        elif values is not None:
+            found = values
+        elif part in (fields := _fields(found)):
+            found = fields[part]
+        elif _is_union_tag(part):
+            continue
+        else:
+            found = None
+        said.append(part)
+    return said, found
+
+
+def _fields(annotation: Any) -> dict[str, Any]:
+    """Return the types of a model's fields, by their names and aliases; none where there is no model."""
     model = _first_model(annotation)
-    fields = {} if model is None else model.model_fields
-    return next((field.annotation for name, field in fields.items() if key in {name, field.alias}), None)
+    if model is None:
+        return {}
+    named = {name: field.annotation for name, field in model.model_fields.items()}
+    return named | {field.alias: field.annotation for field in model.model_fields.values() if field.alias}
 
 
 def _values_of_mapping(annotation: Any) -> Any:
-    """Return the type of a mapping's values, or of one that may stand there instead; None where there is none."""
+    """Return the type of a mapping's values, be it optional; None where something else may stand there."""
     kind, parts = get_origin(annotation), get_args(annotation)
     if kind in {dict, Mapping}:
         return parts[1]
-    alternatives = parts if kind in {Union, UnionType, Annotated} else ()
-    return next((found for found in map(_values_of_mapping, alternatives) if found is not None), None)
+    if kind is Annotated:
+        return _values_of_mapping(parts[0])
+    alternatives = [part for part in parts if part is not type(None)] if kind in {Union, UnionType} else []
+    return _values_of_mapping(alternatives[0]) if len(alternatives) == 1 else None
 
 
 def _first_model(annotation: Any) -> type[BaseModel] | None:
