@@ -128,6 +128,12 @@ def test_job_files_in_a_page_load(page, checkout):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_no_line_of_text_begins_with_a_comment(page):
+    """Markdown would take the whole line for HTML: its links and code would be shown as they are written."""
+    assert not re.findall(r"^<!-- .*? -->[^\n]*\w.*(?<!-->)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_inside_the_repository_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     found = re.findall(r"\]\(([^)#\s]+)", text) + re.findall(r"<img[^>]+src=\"([^\"]+)\"", text)
