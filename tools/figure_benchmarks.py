@@ -166,3 +166,31 @@ def host_of_a_block(answer: Answer) -> str:
         other, own = (found[name][0] for name in ("plain loop", "four_d"))
         rows.append([case, f"{other * 1e6:.0f}", f"{own * 1e6:.0f}", f"{own / other:.2f}"])
     return table(("", "plain loop, µs", "4D, µs", "4D to plain"), rows)
+
+
+BENCHMARKS: dict[str, tuple[str, Callable[[Answer], str]]] = {
+    "train-strategies": ("train", beside_strategies),
+    "train-pytorch": ("train", beside_pytorch),
+    "train-tracing": ("train", tracing_costs),
+    "train-where": ("train", measured_where),
+    "scale-where": ("scale", whereabouts),
+    "scale-ranks": ("scale", growth),
+    "scale-layers": ("scale", growth_of_layers),
+    "scale-grids": ("scale", other_grids),
+    "scale-all-reduce": ("scale", peer_work("1 GiB all-reduce, 32,768 ranks")),
+    "scale-twelve": ("scale", peer_work("12 layers, 8 × 512 ranks, folded", "12 layers, 8 × 512 ranks, every rank")),
+    "scale-whole": (
+        "scale",
+        peer_work("96 layers (175B), 32,768 ranks, folded", "96 layers (175B), 32,768 ranks, every rank"),
+    ),
+    "scale-largest": ("scale", largest_run),
+    "simulate-where": ("simulate-examples", whereabouts),
+    "simulate-examples": ("simulate-examples", processes("examples")),
+    "simulate-pipelines": ("simulate-examples", processes("pipelines")),
+    "simulate-help": ("simulate-examples", lambda a: f"{a['help_seconds']:.2f} s"),
+    "host-where": ("host", whereabouts),
+    "host-block": ("host", host_of_a_block),
+    "search-where": ("search-all", whereabouts),
+    "search-all": ("search-all", search_of_all),
+}
+"""Figures by name: whose results they are made of, and how they are written."""

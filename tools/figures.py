@@ -24,7 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools import figure_benchmarks as benchmarks
+from tools.figure_benchmarks import BENCHMARKS
 from tools.figure_beyond import (
     kept,
     mean_error,
@@ -236,32 +236,7 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "memorize": ("memorize", memorized),
     "memorize-shifted": ("shifted", memorized),
     "memorize-sizes": ("sizes", repeated),
-    "train-strategies": ("train", benchmarks.beside_strategies),
-    "train-pytorch": ("train", benchmarks.beside_pytorch),
-    "train-tracing": ("train", benchmarks.tracing_costs),
-    "train-where": ("train", benchmarks.measured_where),
-    "scale-where": ("scale", benchmarks.whereabouts),
-    "scale-ranks": ("scale", benchmarks.growth),
-    "scale-layers": ("scale", benchmarks.growth_of_layers),
-    "scale-grids": ("scale", benchmarks.other_grids),
-    "scale-all-reduce": ("scale", benchmarks.peer_work("1 GiB all-reduce, 32,768 ranks")),
-    "scale-twelve": (
-        "scale",
-        benchmarks.peer_work("12 layers, 8 × 512 ranks, folded", "12 layers, 8 × 512 ranks, every rank"),
-    ),
-    "scale-whole": (
-        "scale",
-        benchmarks.peer_work("96 layers (175B), 32,768 ranks, folded", "96 layers (175B), 32,768 ranks, every rank"),
-    ),
-    "scale-largest": ("scale", benchmarks.largest_run),
-    "simulate-where": ("simulate-examples", benchmarks.whereabouts),
-    "simulate-examples": ("simulate-examples", benchmarks.processes("examples")),
-    "simulate-pipelines": ("simulate-examples", benchmarks.processes("pipelines")),
-    "simulate-help": ("simulate-examples", lambda a: f"{a['help_seconds']:.2f} s"),
-    "host-where": ("host", benchmarks.whereabouts),
-    "host-block": ("host", benchmarks.host_of_a_block),
-    "search-where": ("search-all", benchmarks.whereabouts),
-    "search-all": ("search-all", benchmarks.search_of_all),
+    **BENCHMARKS,
     "data-reduction": ("data-reduction", over_data),
     "beyond": ("beyond", predicted),
     "beyond-320b": ("beyond", of_320b),

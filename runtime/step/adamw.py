@@ -8,6 +8,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -17,39 +18,43 @@ Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Weights and both moments, alike in shape, type and device."""
 
 
+@dataclass(frozen=True)
+class Alike:
+    """Parts that one kernel updates: they decay alike."""
+
+    decay: float
+    parts: list[Tensors]
+    gradients: list[torch.Tensor]
+
+
 @torch.no_grad()
 def update(
-    parts: Sequence[Tensors],
-    gradients: Sequence[torch.Tensor],
-    step: torch.Tensor,
-    settings: Adam,
-    *,
-    learning_rate: float,
-    decay: float,
-    stopped: torch.Tensor,
+    groups: Sequence[Alike], steps: torch.Tensor, settings: Adam, *, learning_rate: float, stopped: torch.Tensor
 ) -> None:
-    """Update weights and moments in place, each part by its gradient.
+    """Update weights and moments in place, and count that.
 
-    `step` is the number of this update, counted from one: a scalar of 32 bits. Where `stopped` is one and not zero the
-    kernel leaves all as it is, as with torch.amp.GradScaler, and the host need not look. Both lie on the parts' device.
+    `steps` is how many updates there have been: a scalar of 32 bits. Where `stopped` is one and not zero the kernel
+    leaves all as it is, as with torch.amp.GradScaler, and the host need not look. Both lie on the parts' device. There
+    may be no groups: what a rank owns may be padding alone.
     """
-    if not parts:  # what a rank owns may be padding alone
-        return
-    weights, first, second = (list(tensors) for tensors in zip(*parts, strict=True))
-    # what torch.optim calls; exported under no other name
-    torch._fused_adamw_(
-        weights,
-        list(gradients),
-        first,
-        second,
-        [],
-        [step] * len(weights),
-        lr=learning_rate,
-        beta1=settings.beta1,
-        beta2=settings.beta2,
-        weight_decay=decay,
-        eps=settings.epsilon,
-        amsgrad=False,
-        maximize=False,
-        found_inf=stopped,
-    )
+    steps.add_(1)
+    for alike in groups:
+        weights, first, second = (list(tensors) for tensors in zip(*alike.parts, strict=True))
+        # what torch.optim calls; exported under no other name
+        torch._fused_adamw_(
+            weights,
+            alike.gradients,
+            first,
+            second,
+            [],
+            [steps] * len(weights),
+            lr=learning_rate,
+            beta1=settings.beta1,
+            beta2=settings.beta2,
+            weight_decay=alike.decay,
+            eps=settings.epsilon,
+            amsgrad=False,
+            maximize=False,
+            found_inf=stopped,
+        )
+    steps.sub_(stopped)

@@ -260,17 +260,8 @@ class OffloadedOptimizer(Optimizer):
         stopped: torch.Tensor,
     ) -> None:
         """Update a sub-group where its tensors are, by the kernel that updates all at once without offload."""
-        group.step += 1
-        adamw.update(
-            [tensors],
-            [gradient],
-            group.step,
-            self.settings,
-            learning_rate=learning_rate,
-            decay=group.decay,
-            stopped=stopped,
-        )
-        group.step -= stopped
+        alike = adamw.Alike(group.decay, [tensors], [gradient])
+        adamw.update([alike], group.step, self.settings, learning_rate=learning_rate, stopped=stopped)
 
     def _publish(self, group: SubGroup, weights: torch.Tensor) -> None:
         """Round a sub-group's master weights to what layers compute with."""

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
 
 import torch
 
@@ -24,16 +24,6 @@ CLIP = Place("clip")
 OPTIMIZER = Place("")
 ADAM_PASSES = 7
 """Reads gradient, weight and two moments, writes the last three."""
-
-
-@dataclass(frozen=True)
-class Alike:
-    """Parts of the flat buffers that one kernel updates: they decay alike."""
-
-    decay: float
-    gradients: list[slice]
-    """Where their gradients lie."""
-    tensors: list[adamw.Tensors]
 
 
 class Optimizer:
@@ -66,12 +56,12 @@ class Optimizer:
         store = self.context.store
         self._steps = torch.zeros((), dtype=torch.float32, device=store.device)
         """Updates so far."""
-        both: dict[float, Alike] = {}
-        for span in self.spans:
-            decay = self.settings.weight_decay if span[0] < store.decayed else 0.0
-            alike = both.setdefault(decay, Alike(decay, [], []))
-            alike.gradients.append(slice(*span))
-            alike.tensors.append(self._tensors(slice(*span)))
+        both: dict[float, adamw.Alike] = {}
+        for flat in itertools.starmap(slice, self.spans):
+            decay = self.settings.weight_decay if flat.start < store.decayed else 0.0
+            alike = both.setdefault(decay, adamw.Alike(decay, [], []))
+            alike.parts.append(self._tensors(flat))
+            alike.gradients.append(store.gradient[flat])
         self._alike = tuple(both.values())
 
     def _tensors(self, flat: slice) -> adamw.Tensors:
@@ -139,21 +129,9 @@ class Optimizer:
         self.context.ops.compute(OPTIMIZER, "adamw", lambda: self._update(learning_rate), describe, phase="optimizer")
 
     def _update(self, learning_rate: float) -> None:
-        store, stopped = self.context.store, self.stopped.float()
-        self._steps += 1
-        for alike in self._alike:
-            gradients = [store.gradient[flat] for flat in alike.gradients]
-            adamw.update(
-                alike.tensors,
-                gradients,
-                self._steps,
-                self.settings,
-                learning_rate=learning_rate,
-                decay=alike.decay,
-                stopped=stopped,
-            )
-        self._steps -= stopped
-        store.publish()
+        stopped = self.stopped.float()
+        adamw.update(self._alike, self._steps, self.settings, learning_rate=learning_rate, stopped=stopped)
+        self.context.store.publish()
 
     def _share(self) -> None:
         """Gather what the other replicas updated, straight into its place."""

@@ -25,6 +25,8 @@ from tests.benchmarks.processes import Usage, machine, measure
 from twin.cost.gemm import gemm_seconds
 from twin.description.load import load_machine
 from twin.schedule.kernels import Gemm
+from twin.studies.description import load_study
+from twin.studies.points import points_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SYSTEMS = EXAMPLES / "studies/systems.yaml"
@@ -35,11 +37,11 @@ RUNS, CALLS = 5, 200
 
 def pipelines() -> dict[str, dict[str, Any]]:
     """Describe the largest pipelines, by name."""
-    study = yaml.safe_load(SYSTEMS.read_text(encoding="utf-8"))
+    points = points_of(load_study(SYSTEMS), SYSTEMS.parent)
     found = {}
     for begin in PIPELINES:
-        (point,) = (point for point in study["points"] if point["name"].startswith(begin))
-        found[begin.removesuffix(" on")] = {**study["job"], **point}
+        (point,) = (point for point in points if str(point.labels["name"]).startswith(begin))
+        found[begin.removesuffix(" on")] = point.raw
     return found
 
 

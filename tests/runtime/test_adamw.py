@@ -29,14 +29,16 @@ def test_it_is_what_pytorch_computes_parameter_by_parameter(decay):
     reference = torch.optim.AdamW(
         expected, betas=(SETTINGS.beta1, SETTINGS.beta2), eps=SETTINGS.epsilon, weight_decay=decay, foreach=False
     )
-    for number, rate in enumerate((1e-2, 3e-2, 5e-3), start=1):
+    steps, go_on = torch.zeros(()), torch.zeros(())
+    for rate in (1e-2, 3e-2, 5e-3):
         gradients = [torch.randn(size, generator=source, dtype=torch.float64) for size in SIZES]
         for parameter, gradient in zip(expected, gradients, strict=True):
             parameter.grad = gradient.clone()
         reference.param_groups[0]["lr"] = rate
         reference.step()
-        step, go_on = torch.tensor(float(number)), torch.zeros(())
-        adamw.update(parts, gradients, step, SETTINGS, learning_rate=rate, decay=decay, stopped=go_on)
+        alike = adamw.Alike(decay, parts, gradients)
+        adamw.update([alike], steps, SETTINGS, learning_rate=rate, stopped=go_on)
+    assert steps == 3
     for (weight, first, second), parameter in zip(parts, expected, strict=True):
         torch.testing.assert_close(weight, parameter.detach(), rtol=1e-12, atol=1e-14)
         torch.testing.assert_close(first, reference.state[parameter]["exp_avg"], rtol=1e-12, atol=1e-14)
@@ -47,13 +49,17 @@ def test_nothing_changes_once_it_is_stopped():
     parts = parts_of(3)
     before = [[tensor.clone() for tensor in tensors] for tensors in parts]
     gradients = [torch.full((size,), float("nan"), dtype=torch.float64) for size in SIZES]
-    adamw.update(parts, gradients, torch.ones(()), SETTINGS, learning_rate=1.0, decay=0.1, stopped=torch.ones(()))
+    steps, alike = torch.ones(()), adamw.Alike(0.1, parts, gradients)
+    adamw.update([alike], steps, SETTINGS, learning_rate=1.0, stopped=torch.ones(()))
+    assert steps == 1
     for tensors, earlier in zip(parts, before, strict=True):
         assert all(torch.equal(now, then) for now, then in zip(tensors, earlier, strict=True))
 
 
 def test_a_rank_that_owns_padding_alone_updates_nothing():
-    adamw.update([], [], torch.ones(()), SETTINGS, learning_rate=1.0, decay=0.1, stopped=torch.zeros(()))
+    steps = torch.zeros(())
+    adamw.update([], steps, SETTINGS, learning_rate=1.0, stopped=torch.zeros(()))
+    assert steps == 1
 
 
 @pytest.mark.process
@@ -66,8 +72,8 @@ def test_a_rank_loads_neither_the_compiler_nor_what_writes_traces(strategy):
         "from runtime.step import adamw\n"
         "from twin.description.train import Adam\n"
         "one = torch.ones(4)\n"
-        "adamw.update([(one, one.clone(), one.clone())], [one.clone()], torch.ones(()), Adam(), "
-        "learning_rate=1e-3, decay=0.1, stopped=torch.zeros(()))\n"
+        "alike = adamw.Alike(0.1, [(one, one.clone(), one.clone())], [one.clone()])\n"
+        "adamw.update([alike], torch.zeros(()), Adam(), learning_rate=1e-3, stopped=torch.zeros(()))\n"
         "sys.exit(' '.join({'torch._dynamo', 'pyarrow'} & set(sys.modules)) or 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

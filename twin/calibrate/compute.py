@@ -206,9 +206,8 @@ def host_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
     """
     if not (heard := _between_ops(data)):
         tiny = [row for row in data["host"] if not row["collectives"]]
-        return {
-            "host_seconds": _median(_of_deeper(tiny) if data["device_type"] != "cpu" else [_beside(r) for r in tiny])
-        }
+        runs_ahead = data["device_type"] != "cpu" and len({row["ops"] for row in tiny}) > 1
+        return {"host_seconds": _median([_of_deeper(tiny)] if runs_ahead else [_beside(row) for row in tiny])}
 
     def model(constants: Mapping[str, float]) -> Array:
         made = {name: Parameter(constants[name], "calibrated", "fit") for name in ColdHost.model_fields}
@@ -220,17 +219,14 @@ def host_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
     return found
 
 
-def _of_deeper(rows: Sequence[Row]) -> list[float]:
-    """Return seconds of an op more: a GPU's host runs ahead of it, so that all of its time is the host's own.
+def _of_deeper(rows: Sequence[Row]) -> float:
+    """Seconds of an op more: a GPU's host runs ahead of it, so that all of its time is the host's own.
 
-    What a step costs besides its ops is the same at every depth. Measurements of one depth, of 2026-11-27 and before,
-    tell only what lies between the device's ops: no more than that.
+    What a step costs besides its ops is the same at every depth. (Measurements of one depth, of 2026-11-27 and before,
+    tell only what lies between the device's ops: the host takes no less.)
     """
-    by_ops = sorted(rows, key=lambda row: int(row["ops"]))
-    few, many = by_ops[0], by_ops[-1]
-    if many["ops"] == few["ops"]:
-        return [_beside(row) for row in rows]
-    return [max(0.0, many["seconds"] - few["seconds"]) / (many["ops"] - few["ops"])]
+    few, *_, many = sorted(rows, key=lambda row: int(row["ops"]))
+    return max(0.0, float(many["seconds"] - few["seconds"])) / int(many["ops"] - few["ops"])
 
 
 def _beside(row: Row) -> float:
