@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from runtime.auto.arrivals import Arrivals
@@ -24,12 +25,13 @@ class AutoContext:
     """OAR, ORS and OAG, all or none."""
     prefetch_depth: int
     ops: Ops = field(default_factory=Ops)
-    gemms: Gemms = field(default_factory=Gemms)
+    gemms: Gemms = field(init=False)
     collectives: Collectives = field(init=False)
     gathers: BlockGathers = field(init=False)
     arrivals: Arrivals = field(init=False)
 
     def __post_init__(self) -> None:
+        self.gemms = Gemms.on(torch.device("cpu")) if self.gloo and not self.recorded else Gemms()
         self.collectives = Collectives(self.mesh, self.ops, direct=self.gloo)
         self.gathers = BlockGathers(self.collectives, depth=self.prefetch_depth if self.overlap else 0)
         self.arrivals = Arrivals(self.overlap and self.mesh.grid.size("z") > 1)

@@ -119,7 +119,7 @@ def product(signature: Signature, dtype: torch.dtype, device: torch.device) -> C
     """A product to repeat, as the layers compute it, with operands that are not in the cache."""
     m, n, k = signature.m, signature.n, signature.k
     sets = copies_beyond_cache(dtype.itemsize * (m * k + k * n), device)
-    gemms = Gemms()
+    gemms = Gemms.on(device)
     operands = [natural_operands(signature, dtype, device) for _ in range(sets)]
     return in_turn([_once(gemms, signature.pass_, a, b) for a, b in operands])
 

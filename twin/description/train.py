@@ -150,6 +150,9 @@ class Train(Spec):
     gemm_modes: Literal["auto", "natural", "tuned"] = "auto"
     """tuned: time NN, NT and TN for every product before the first step and keep the fastest;
     auto: tuned on GPUs if the job has `kernel_tuning` and is not `deterministic`, natural on CPUs."""
+    gemm_library: Literal["auto", "pytorch", "onednn"] = "auto"
+    """Of fp32 products on CPUs. onednn: oneDNN for those large enough; pytorch: PyTorch's choice, which is MKL;
+    auto: onednn where the processor is not Intel's, of which MKL uses a part alone."""
     deterministic: StrictBool = False
     """Use PyTorch's deterministic kernels, so that equal runs on GPUs are equal bit for bit too: slower."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

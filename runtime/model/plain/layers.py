@@ -53,7 +53,7 @@ class Linear(nn.Module):
         also: str | None = None,
     ) -> None:
         super().__init__()
-        self.ops, self.place = context.ops, place
+        self.ops, self.place, self.products = context.ops, place, context.products
         self.declare(context, name, n, k, bias=bias, init=init, also=also)
         self.weight: nn.Parameter
         self.bias: nn.Parameter | None = None
@@ -96,7 +96,7 @@ class _Linear(torch.autograd.Function):
         product: torch.Tensor = layer.ops.compute(
             layer.place,
             "gemm",
-            lambda: functional.linear(inputs, weight, bias),
+            lambda: layer.products.multiply(inputs, weight.t(), bias),
             lambda: Gemm(m, n, k, "TN", element_bytes=e),
         )
         return product
@@ -109,8 +109,7 @@ class _Linear(torch.autograd.Function):
 
         def weight_gradient() -> torch.Tensor:
             def run() -> torch.Tensor:
-                made: torch.Tensor = gradient.t() @ inputs
-                return made
+                return layer.products.multiply(gradient.t(), inputs)
 
             product = Gemm(n, k, m, "NT", element_bytes=e)
             return layer.ops.compute(layer.place, "weight_gradient", run, lambda: product, phase="bwd")
@@ -119,7 +118,7 @@ class _Linear(torch.autograd.Function):
         of_input = layer.ops.compute(
             layer.place,
             "input_gradient",
-            lambda: gradient @ weight,
+            lambda: layer.products.multiply(gradient, weight),
             lambda: Gemm(m, k, n, "NN", element_bytes=e),
             phase="bwd",
         )

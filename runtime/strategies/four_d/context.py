@@ -17,7 +17,7 @@ class FourDContext(ModelContext):
     """The context of a job on a 4D grid."""
 
     job: FourDJob
-    gemms: Gemms = field(default_factory=Gemms)
+    gemms: Gemms = field(init=False)
     gathers: WeightGathers = field(init=False)
     updated: UpdatedWeights = field(init=False)
     half: int | None = None
@@ -25,6 +25,7 @@ class FourDContext(ModelContext):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.gemms = Gemms(self.products)
         overlap = self.job.overlap
         self.updated = UpdatedWeights(self.collectives, self.store)
         self.gathers = WeightGathers(

@@ -15,6 +15,7 @@ from typing import Literal
 
 import torch
 
+from runtime.step.products import Products, by_onednn, products_on
 from twin.schedule.kernels import Gemm, Mode
 
 __all__ = ["MODES", "Gemms", "Mode", "Pass", "Signature"]
@@ -42,7 +43,13 @@ class Signature:
 class Gemms:
     """The products of a rank, each in its mode; the natural one unless another was chosen."""
 
+    products: Products = field(default_factory=Products)
     modes: dict[Signature, Mode] = field(default_factory=dict)
+
+    @classmethod
+    def on(cls, device: torch.device) -> Gemms:
+        """Multiply as a job does on a device that says nothing about it."""
+        return cls(products_on(device))
 
     def kernel(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, *, adds: bool = False) -> Gemm:
         """Describe the product of a (m, k) and b (k, n) in its mode; `adds`: to what is there."""
@@ -66,6 +73,9 @@ class Gemms:
             mode = self.modes.get(signature)
             if mode is not None:
                 a, b = arrange(a, b, mode)
+        if scale == 1.0 and self.products.takes(a, b):
+            made = by_onednn(a, b, bias)
+            return made if out is None else out.copy_(made)
         if bias is not None:
             return torch.addmm(bias, a, b)
         if scale != 1.0:
@@ -77,7 +87,10 @@ class Gemms:
         mode = self.modes.get(Signature(pass_, a.shape[0], b.shape[1], a.shape[1])) if self.modes else None
         if mode is not None:
             a, b = arrange(a, b, mode)
-        torch.addmm(total, a, b, out=total)
+        if self.products.takes(a, b):
+            total.add_(by_onednn(a, b))
+        else:
+            torch.addmm(total, a, b, out=total)
 
 
 def arrange(a: torch.Tensor, b: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
