@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tools.figure_tables import Answer, percent, table
 
 FOUR_D, OWN, PYTORCH = "4D", "own strategy", "PyTorch"
+SAME_PRODUCTS = ", PyTorch's products"
 SPEED, MEMORY = "tokens/s, best", "memory, MB a rank"
 MEGABYTES = ("peak_megabytes", ".0f")
 """A figure's key and how it is written."""
@@ -32,14 +33,19 @@ def beside_strategies(answer: Answer) -> str:
 
 
 def beside_pytorch(answer: Answer) -> str:
-    """Write the product's other strategies against plain PyTorch; last 4D against it, which took turns with them."""
-    rows = against(answer, OWN, PYTORCH)
-    titles = [title for title, who in answer["contestants"].items() if OWN in who and PYTORCH in who]
-    for row, title in zip(rows, titles, strict=True):
-        ratios = [f"{answer['rows'][title][f'{FOUR_D} / {PYTORCH}, {how}']:.2f}" for how in ("best", "median")]
-        row += [answer["contestants"][title][FOUR_D], *ratios]
-    head = ("strategy", "PyTorch", "tokens/s, best", "PyTorch", "ratio, best", "ratio, median", "MB a rank", "PyTorch")
-    return table((*head, "in turn with 4D", "4D to PyTorch, best", "median"), rows)
+    """Write all strategies against plain PyTorch: of each contest first 4D, then the other."""
+    both = zip(*(against(answer, name, PYTORCH) for name in (FOUR_D, OWN)), strict=True)
+    titles = [title for title, who in answer["contestants"].items() if PYTORCH in who]
+    rows = []
+    for pair, title in zip(both, titles, strict=True):
+        for row, name in zip(pair, (FOUR_D, OWN), strict=True):
+            same = [
+                f"{answer['rows'][title][f'{name}{SAME_PRODUCTS} / {PYTORCH}, {how}']:.2f}"
+                for how in ("best", "median")
+            ]
+            rows.append([*row[:6], *same, *row[6:]])
+    head = ("strategy", "PyTorch", "tokens/s, best", "PyTorch", "ratio, best", "ratio, median")
+    return table((*head, "PyTorch's products, best", "median", "MB a rank", "PyTorch"), rows)
 
 
 def tracing_costs(answer: Answer) -> str:
@@ -168,11 +174,24 @@ def host_of_a_block(answer: Answer) -> str:
     return table(("", "plain loop, µs", "4D, µs", "4D to plain"), rows)
 
 
+def libraries_on_cpus(answer: Answer) -> str:
+    """Write what a core multiplies by either library, a line for each layer: forward, and both gradients."""
+    rows: dict[tuple[int, int, int], list[str]] = {}
+    for product in answer["products"]:
+        line = rows.setdefault((product["tokens"], product["out"], product["in"]), [])
+        other, own = (product[f"{name}_flops_per_second"] / 1e9 for name in ("pytorch", "onednn"))
+        line.append(f"{other:.0f}, {own:.0f}" + ("" if product["taken"] else " (not taken)"))
+    head = ("tokens × out × in", "forward: PyTorch's choice, oneDNN", "gradient of inputs", "of weights")
+    return table(head, [[" × ".join(f"{size:,}" for size in linear), *line] for linear, line in rows.items()])
+
+
 BENCHMARKS: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "train-strategies": ("train", beside_strategies),
     "train-pytorch": ("train", beside_pytorch),
     "train-tracing": ("train", tracing_costs),
     "train-where": ("train", measured_where),
+    "products-where": ("products", whereabouts),
+    "products-cpu": ("products", libraries_on_cpus),
     "scale-where": ("scale", whereabouts),
     "scale-ranks": ("scale", growth),
     "scale-layers": ("scale", growth_of_layers),

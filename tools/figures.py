@@ -81,6 +81,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 RESULTS = {
     "train": ROOT / "tests/benchmarks/results/train.json",
+    "products": ROOT / "tests/benchmarks/results/products.json",
     "scale": ROOT / "tests/benchmarks/results/scale.json",
     "simulate-examples": ROOT / "tests/benchmarks/results/simulate.json",
     "search-all": ROOT / "tests/benchmarks/results/search.json",

@@ -2,9 +2,11 @@
 
     python -m tests.benchmarks.train [rounds [part of a title]] [--out FILE.json]
 
-Same model, same batch, same processes; the two or three of a title are timed in turn, so that a busy machine disturbs
-all alike. Prints JSON: tokens/s of each at its best and its median step, their ratios, memory of each in
-processes of its own, and what tracing costs. FILE.json gets the same with machine, date and load, row by row.
+Same model, same batch, same processes; those of a title are timed in turn, so that a busy machine disturbs all alike.
+Where plain PyTorch takes part, ours do so twice: as they are, and multiplying by the library that PyTorch takes, so
+that what is the algorithm's can be told from what is the library's. Prints JSON: tokens/s of each at its best and its
+median step, their ratios, memory of each in processes of its own, and what tracing costs. FILE.json gets the same with
+machine, date and load, row by row.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from typing import Any
 
 RANKS, STEPS, WARM_UP = 4, 6, 2
 FOUR_D, OWN, PYTORCH = "4D", "own strategy", "PyTorch"
+SAME_PRODUCTS = {f"{name}, PyTorch's products": name for name in (FOUR_D, OWN)}
+"""Ours with `train.gemm_library: pytorch`."""
 MAX_SECONDS = 600.0
 """Of one task; steps of a busy machine may take a second."""
 EQUAL_LOSS = 1e-3
@@ -50,7 +54,14 @@ class Contest:
     @property
     def names(self) -> tuple[str, ...]:
         """Who takes part."""
-        return (FOUR_D, *([OWN] if self.own else []), *([PYTORCH] if self.peer else []))
+        own = (FOUR_D, *([OWN] if self.own else []))
+        return (*own, *SAME_PRODUCTS, PYTORCH) if self.peer else own
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Whose speeds are told as ratios: all to plain PyTorch, and 4D to the other strategy."""
+        found = [(name, PYTORCH) for name in self.names[:-1]] if self.peer else []
+        return [*([(FOUR_D, OWN)] if self.own else []), *found]
 
     def words(self) -> dict[str, str]:
         """Say who each of them is."""
@@ -100,7 +111,7 @@ def described(contest: Contest, name: str) -> Any:
     from twin.strategies import load_job
 
     four_d = {"strategy": "four_d", "grid": contest.grid, "gather_unit": "block", **contest.more}
-    own = four_d if name == FOUR_D else contest.own
+    own = four_d if SAME_PRODUCTS.get(name, name) == FOUR_D else contest.own
     grid = own["grid"]
     replicas = grid.get("data", 1) * grid.get("z", 1) * grid.get("weights", 1)
     micro = peers.MICRO_SEQUENCES if "pipeline" in grid else peers.SEQUENCES // replicas
@@ -120,6 +131,7 @@ def described(contest: Contest, name: str) -> Any:
             "precision": "fp32",
             "recompute": False,
             "batch": {"sequences": peers.SEQUENCES, "micro_sequences": micro},
+            "train": {"gemm_library": "pytorch" if name in SAME_PRODUCTS else "auto"},
             **own,
         }
     )
@@ -259,12 +271,15 @@ def row(title: str, rounds: int) -> dict[str, float]:
 
     contest, tokens = CONTESTS[title], peers.SEQUENCES * peers.SEQUENCE
     found = in_processes(contest.ranks, "measure", title=title, rounds=rounds)[0]
-    pairs = [(one, other) for i, one in enumerate(contest.names) for other in contest.names[i + 1 :]]
     made: dict[str, float] = {}
     for how, pick in (("best", min), ("median", statistics.median)):
         made |= {f"{name}: tokens/s, {how}": round(tokens / pick(found[name])) for name in contest.names}
-        made |= {f"{one} / {other}, {how}": round(pick(found[other]) / pick(found[one]), 3) for one, other in pairs}
+        made |= {
+            f"{one} / {other}, {how}": round(pick(found[other]) / pick(found[one]), 3) for one, other in contest.pairs
+        }
     for name in contest.names:
+        if name in SAME_PRODUCTS:
+            continue
         grown = in_processes(contest.ranks, "memory", title=title, name=name)
         made[f"{name}: memory, MB a rank"] = round(max(grown), 1)
     return made
