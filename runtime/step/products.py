@@ -51,6 +51,8 @@ def by_onednn(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None
 
     PyTorch has no public name for it; this is the op that its own compiler calls on CPUs.
     """
+    if bias is not None:
+        bias = bias.contiguous()  # of which the op takes the first number's place alone
     made: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(a, b.t(), bias, "none", [], "")
     return made
 

@@ -45,6 +45,36 @@ def test_onednn_multiplies_to_the_rounding_of_fp32(sizes, biased):
         assert ((made.double() - truth).abs() <= most).all()
 
 
+WHOLE = 256, 256
+STORED = {
+    "rows that repeat": lambda: numbers(1, 256).expand(WHOLE),
+    "columns that repeat": lambda: numbers(256, 1).expand(WHOLE),
+    "some columns": lambda: numbers(256, 512)[:, 3:259],
+    "every second column": lambda: numbers(256, 512)[:, ::2],
+    "every second row": lambda: numbers(512, 256)[::2],
+    "columns of a transposed": lambda: numbers(512, 256).t()[:, 100:356],
+    "from the third number on": lambda: numbers(256 * 256 + 3)[3:].view(WHOLE),
+}
+
+
+@pytest.mark.parametrize("left", STORED)
+@pytest.mark.parametrize("right", STORED)
+def test_however_operands_are_stored(left, right):
+    a, b = STORED[left](), STORED[right]()
+    for bias in (None, numbers(512)[::2], numbers(1).expand(256), numbers(300)[7:263]):
+        truth = a.double() @ b.double() + (0 if bias is None else bias.double())
+        torch.testing.assert_close(by_onednn(a, b, bias).double(), truth, rtol=1e-5, atol=1e-3)
+
+
+def test_what_is_no_number_stays_none():
+    a, b = numbers(*WHOLE), numbers(*WHOLE, seed=1)
+    a[0, 0], a[1, 1] = float("nan"), float("inf")
+    made = by_onednn(a, b)
+    assert made[0].isnan().all()
+    assert made[1].isinf().all()
+    assert made[2:].isfinite().all()
+
+
 def test_the_4d_products_and_sums_are_the_same_by_either():
     for pass_, a, b in operands(256, 96, 192):
         by_default, by_other = Gemms(), Gemms(Products(onednn=True))
