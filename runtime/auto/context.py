@@ -14,6 +14,7 @@ from runtime.parallel.collectives import Collectives
 from runtime.parallel.mesh import Mesh
 from runtime.parallel.ops import Ops
 from runtime.strategies.four_d.gemm import Gemms
+from twin.description.train import GemmLibrary
 
 
 @dataclass
@@ -24,6 +25,7 @@ class AutoContext:
     overlap: bool
     """OAR, ORS and OAG, all or none."""
     prefetch_depth: int
+    gemm_library: GemmLibrary = "auto"
     ops: Ops = field(default_factory=Ops)
     gemms: Gemms = field(init=False)
     collectives: Collectives = field(init=False)
@@ -31,7 +33,7 @@ class AutoContext:
     arrivals: Arrivals = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gemms = Gemms.on(torch.device("cpu")) if self.gloo and not self.recorded else Gemms()
+        self.gemms = Gemms.on(torch.device("cpu"), self.gemm_library)
         self.collectives = Collectives(self.mesh, self.ops, direct=self.gloo)
         self.gathers = BlockGathers(self.collectives, depth=self.prefetch_depth if self.overlap else 0)
         self.arrivals = Arrivals(self.overlap and self.mesh.grid.size("z") > 1)

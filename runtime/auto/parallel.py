@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,7 @@ from runtime.parallel.mesh import Communicator, Mesh
 from runtime.parallel.ops import Place
 from runtime.weights.shards import Shard
 from twin.description.problems import DescriptionError, fail, from_pydantic
+from twin.description.train import GemmLibrary
 from twin.strategies.four_d.grid import Grid
 
 BUCKET_BYTES = 25 * 2**20
@@ -37,6 +38,7 @@ def auto_parallelize(
     prefetch_depth: int = 1,
     bucket_bytes: int = BUCKET_BYTES,
     verify_weights: bool = True,
+    gemm_library: GemmLibrary = "auto",
 ) -> Iterator[Parallel]:
     """Parallelize the `nn.Linear`s of every model declared inside.
 
@@ -47,6 +49,7 @@ def auto_parallelize(
         prefetch_depth: how many layers ahead weights are gathered over z.
         bucket_bytes: how much of the gradients one all-reduce carries.
         verify_weights: compare all ranks' initial weights by checksum when the block ends.
+        gemm_library: as `train.gemm_library` of a job: by what fp32 products on CPUs are computed.
 
     The layers are cut when the block ends, so that initialisation inside it sees full weights. Every
     rank must declare the same model from the same seed. Raises DescriptionError if it did not,
@@ -55,7 +58,9 @@ def auto_parallelize(
     for name, number in (("prefetch_depth", prefetch_depth), ("bucket_bytes", bucket_bytes)):
         if number < 1:
             raise fail(name, "must be at least 1", number)
-    context = AutoContext(mesh_of(grid), overlap, prefetch_depth)
+    if gemm_library not in get_args(GemmLibrary):
+        raise fail("gemm_library", f"must be one of {', '.join(get_args(GemmLibrary))}", gemm_library)
+    context = AutoContext(mesh_of(grid), overlap, prefetch_depth, gemm_library)
     parallel = Parallel(context, bucket_bytes)
     with watching() as watch:
         yield parallel

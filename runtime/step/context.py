@@ -14,7 +14,7 @@ from runtime.parallel.mesh import Mesh
 from runtime.parallel.ops import Ops, Place
 from runtime.step.activations import ActivationTier, Leave, activations_of
 from runtime.step.copies import Copies
-from runtime.step.products import Products, products_on
+from runtime.step.products import MatrixProducts, products_on
 from runtime.weights.store import ParameterStore
 from twin.description.grid import Axis
 from twin.description.job import Job
@@ -43,8 +43,8 @@ class Context:
     """True if parameters get the numbers they start from."""
     layers_over: Axis | None = None
     """The axis whose ranks divide the layers of a plain model among them; None: each has all."""
-    products: Products = field(init=False)
-    """How matrices are multiplied."""
+    products: MatrixProducts = field(init=False)
+    """How linear layers multiply."""
     collectives: Collectives = field(init=False)
     store: ParameterStore = field(init=False)
     copies: Copies = field(init=False)
@@ -54,7 +54,7 @@ class Context:
     def __post_init__(self) -> None:
         # direct exchanges are what gloo is fast at; see runtime.parallel.collectives. What is recorded talks to nobody
         on_cpu = self.device.type == "cpu" and self.initialised
-        self.products = products_on(self.device, self.job.train.gemm_library) if self.initialised else Products()
+        self.products = products_on(self.device, self.job.train.gemm_library)
         self.collectives = Collectives(self.mesh, self.ops, direct=on_cpu, buffers=Buffers(kept=on_cpu))
         self.store = ParameterStore(
             self.mesh.grid,

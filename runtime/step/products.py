@@ -1,9 +1,8 @@
-"""Products of fp32 matrices on CPUs, by the library that multiplies fastest there.
+"""Matrix products of linear layers, on CPUs by the library that is fastest there.
 
-PyTorch has two: it gives fp32 products to Intel's MKL, and those of bf16 to oneDNN. On processors that are not Intel's
-MKL keeps to AVX2, whatever else they have, where oneDNN goes by what they say that they can: `fourfold train` on an
-EPYC with AVX-512 multiplies 1.7 to 2.3 times as fast by it (docs/explanation/performance.md). Small products stay with
-MKL, for oneDNN takes some 10 µs a call.
+For fp32 PyTorch on x86 takes Intel's MKL, which keeps to AVX2 on processors of other makers. oneDNN, which PyTorch
+brings too and gives its bf16 products to, goes by what a processor says that it can: with AVX-512 it multiplies 1.6 to
+2.3 times as fast (docs/explanation/performance.md). Small products stay with MKL, for oneDNN takes some 8 µs a call.
 """
 
 from __future__ import annotations
@@ -11,45 +10,87 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import torch
 
-__all__ = ["GemmLibrary", "Products", "products_on"]
+from twin.description.train import GemmLibrary
 
-GemmLibrary = Literal["auto", "pytorch", "onednn"]
+__all__ = ["MatrixProducts", "products_on"]
+
 CPU_INFO = Path("/proc/cpuinfo")
-LEAST_WORK = 4_000_000
-"""Multiplications of a product from which on oneDNN's greater rate outweighs its call, with AVX2 alone too."""
+LEAST_WORK = 2_000_000
+"""Multiplications of a product from which on oneDNN's greater rate outweighs its call."""
 LEAST_SIZE = 16
 """Rows, columns and sums shorter than this are a matter of memory, for which oneDNN's packing is a loss."""
+ROWS = 512
+"""Rows of a result at a time where the op needs memory of its own for them."""
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""What has numbers of its own; tensors that are recorded, or that stand for those of many ranks, are of other types."""
 
 
 @dataclass(frozen=True)
-class Products:
-    """How a rank multiplies."""
+class MatrixProducts:
+    """How a rank multiplies: by PyTorch's choice of libraries, or by oneDNN what that is good at."""
 
     onednn: bool = False
-    """Take it for what is large enough; else all is PyTorch's choice."""
 
     def takes(self, a: torch.Tensor, b: torch.Tensor) -> bool:
         """Tell whether oneDNN multiplies a (m, k) by b (k, n)."""
-        if not self.onednn or a.dtype is not torch.float32:
+        if not self.onednn or a.dtype is not torch.float32 or type(a) not in _PLAIN or not a.is_cpu:
             return False
         (m, k), n = a.shape, b.shape[1]
         return m * k * n >= LEAST_WORK and min(m, k, n) >= LEAST_SIZE
 
-    def multiply(self, a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """Multiply a (m, k) by b (k, n), and add a bias (n,), by whichever library takes them."""
-        if self.takes(a, b):
-            return by_onednn(a, b, bias)
-        return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
+    def multiply(
+        self,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        out: torch.Tensor | None = None,
+        *,
+        bias: torch.Tensor | None = None,
+        scale: float = 1.0,
+    ) -> torch.Tensor:
+        """Return scale · a · b + bias of a (m, k), b (k, n) and bias (n,): (m, n), in `out` if given."""
+        if not self.takes(a, b):
+            return _by_pytorch(a, b, out, bias, scale)
+        if out is None and a.is_contiguous():
+            return _by_onednn(a, b, bias, scale)
+        result = a.new_empty(a.shape[0], b.shape[1]) if out is None else out
+        for left, part in zip(a.split(ROWS), result.split(ROWS), strict=True):
+            part.copy_(_by_onednn(left, b, bias, scale))
+        return result
+
+    def add(self, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor) -> None:
+        """Add the product of a (m, k) and b (k, n) to a sum (m, n)."""
+        if not self.takes(a, b):
+            torch.addmm(total, a, b, out=total)
+            return
+        for left, part in zip(a.split(ROWS), total.split(ROWS), strict=True):
+            part.add_(by_onednn(left, b))
+
+
+def _by_pytorch(
+    a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, bias: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    if bias is not None:
+        return torch.addmm(bias, a, b, alpha=scale, out=out) if scale != 1.0 else torch.addmm(bias, a, b, out=out)
+    if scale != 1.0:
+        return torch.addmm(a.new_zeros(()), a, b, beta=0, alpha=scale, out=out)
+    return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
+
+
+def _by_onednn(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None, scale: float) -> torch.Tensor:
+    if scale == 1.0:
+        return by_onednn(a, b, bias)
+    made = by_onednn(a, b).mul_(scale)
+    return made if bias is None else made.add_(bias)
 
 
 def by_onednn(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """Multiply a (m, k) by b (k, n), and add a bias (n,): float32 on the CPU, exact to its rounding.
 
-    PyTorch has no public name for it; this is the op that its own compiler calls on CPUs.
+    It copies `a` if that is not stored row by row. PyTorch has no public name for it; this is the op that its own
+    compiler calls on CPUs.
     """
     if bias is not None:
         bias = bias.contiguous()  # of which the op takes the first number's place alone
@@ -57,18 +98,20 @@ def by_onednn(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor | None = None
     return made
 
 
-def products_on(device: torch.device, wanted: GemmLibrary = "auto") -> Products:
+def products_on(device: torch.device, wanted: GemmLibrary = "auto") -> MatrixProducts:
     """Choose how a rank on a device multiplies; `wanted` is `train.gemm_library`, which concerns CPUs alone."""
-    on_cpu = device.type == "cpu" and torch.backends.mkldnn.is_available()
-    return Products(onednn=on_cpu and (wanted == "onednn" or (wanted == "auto" and _mkl_holds_back())))
+    there = device.type == "cpu" and torch.backends.mkldnn.is_available()
+    return MatrixProducts(onednn=there and (wanted == "onednn" or (wanted == "auto" and _mkl_leaves_avx512())))
 
 
-def _mkl_holds_back() -> bool:
-    """Tell whether this is a processor of which MKL uses a part alone: any that is not Intel's."""
+def _mkl_leaves_avx512() -> bool:
+    """Tell whether this is a processor of which MKL uses the narrower half: with AVX-512, and not Intel's."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkl.is_available():
+        return False
     try:
         with CPU_INFO.open(encoding="utf-8") as file:
             first_core = file.read(4096)
     except OSError:  # no Linux
         return False
     vendor = re.search(r"^vendor_id\s*:\s*(\S+)", first_core, re.MULTILINE)
-    return vendor is not None and vendor[1] != "GenuineIntel" and torch.backends.mkl.is_available()
+    return vendor is not None and vendor[1] != "GenuineIntel"

@@ -90,11 +90,11 @@ class Trainee(ABC):
         """Keep ready between calls what every forward pass needs, such as gathered weights."""
 
     def settle(self, wanted: str, known: dict[str, str], *, deterministic: bool, say: Say) -> dict[str, str]:
-        """Choose, before training, what is chosen by timing: nothing, where PyTorch's own products are used.
+        """Choose, before training, what is chosen by timing: nothing, where operands are stored as PyTorch has them.
 
         `known` are the choices of an earlier start.
         """
         del deterministic
         if wanted == "tuned":
-            say("train.gemm_modes: tuned is of strategy four_d; PyTorch's own products are used")
+            say("train.gemm_modes: tuned is of strategy four_d; operands are stored as PyTorch has them")
         return known

@@ -39,7 +39,7 @@ def measure(linear: tuple[int, int, int]) -> list[dict[str, Any]]:
     import torch
 
     from runtime.calibration.gemms import passes
-    from runtime.step.products import Products, by_onednn
+    from runtime.step.products import MatrixProducts, by_onednn
     from runtime.strategies.four_d.gemm import natural_operands
 
     rows = []
@@ -62,7 +62,7 @@ def measure(linear: tuple[int, int, int]) -> list[dict[str, Any]]:
                 "in": linear[2],
                 "pytorch_flops_per_second": round(work / best[0]),
                 "onednn_flops_per_second": round(work / best[1]),
-                "taken": Products(onednn=True).takes(a, b),
+                "taken": MatrixProducts(onednn=True).takes(a, b),
             }
         )
     return rows

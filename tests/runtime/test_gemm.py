@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from runtime.parallel.mesh import Mesh
+from runtime.step.products import MatrixProducts
 from runtime.strategies.four_d import tuning
 from runtime.strategies.four_d.gemm import MODES, NATURAL, Gemms, Signature, arrange, natural_operands, time_modes
 from tests.runtime import parity
@@ -53,7 +54,7 @@ def test_chosen_modes_are_used_and_change_no_result():
 
 
 def test_every_mode_is_timed():
-    seconds = time_modes(Signature("forward", 64, 32, 16), torch.float32, torch.device("cpu"))
+    seconds = time_modes(Signature("forward", 64, 32, 16), torch.float32, torch.device("cpu"), MatrixProducts())
     assert len(seconds) == len(MODES)
     assert all(0 < s < 10 for s in seconds)
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
+from runtime import auto_parallelize
+from runtime.auto.context import AutoContext
 from runtime.parallel.mesh import Mesh
+from runtime.recorder.gpt import batch_of
 from runtime.step import products
-from runtime.step.context import Context
-from runtime.step.products import LEAST_SIZE, Products, by_onednn, products_on
-from runtime.strategies.four_d.gemm import Gemms
-from tests.runtime import parity
+from runtime.step.products import LEAST_SIZE, ROWS, MatrixProducts, by_onednn, products_on
+from runtime.strategies import ranks_of, trains
+from runtime.strategies.four_d.gemm import Gemms, Signature, time_modes
+from twin.description.problems import DescriptionError
+from twin.description.train import Adam
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import AXES, Grid
 
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this PyTorch has no oneDNN")
+
 CPU = torch.device("cpu")
+BY_IT = MatrixProducts(onednn=True)
 AMD = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\n"
 INTEL = AMD.replace("AuthenticAMD", "GenuineIntel")
 ARM = "processor\t: 0\nBogoMIPS\t: 2000.00\nCPU implementer\t: 0x41\n"
@@ -24,6 +32,14 @@ def numbers(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+def assert_rounded(made, a, b, *, scale=1.0, more=None):
+    """Compare with the product in float64: a sum of k terms is off by k roundings at most of what they add up to."""
+    more = torch.zeros(()) if more is None else more
+    truth = scale * (a.double() @ b.double()) + more.double()
+    size = abs(scale) * (a.double().abs() @ b.double().abs()) + more.double().abs()
+    assert ((made.double() - truth).abs() <= (a.shape[1] + 3) * 2.0**-24 * size).all()
+
+
 def operands(m, k, n):
     """The three storage modes of a linear layer's products."""
     yield "forward", numbers(m, k), numbers(n, k, seed=1).t()
@@ -31,18 +47,53 @@ def operands(m, k, n):
     yield "weight_gradient", numbers(k, m).t(), numbers(k, n, seed=1)
 
 
-@pytest.mark.parametrize("sizes", [(256, 128, 128), (300, 77, 191), (16, 512, 640), (4096, 32, 48)])
+@pytest.fixture
+def heard(monkeypatch):
+    """The shapes that oneDNN was asked for."""
+    shapes = []
+
+    def listening(a, b, bias=None):
+        shapes.append((*a.shape, b.shape[1]))
+        return by_onednn(a, b, bias)
+
+    monkeypatch.setattr(products, "by_onednn", listening)
+    return shapes
+
+
+@pytest.mark.parametrize("sizes", [(256, 128, 128), (300, 77, 191), (16, 512, 640), (4096, 32, 48), (ROWS + 1, 64, 80)])
 @pytest.mark.parametrize("biased", [False, True])
-def test_onednn_multiplies_to_the_rounding_of_fp32(sizes, biased):
+@pytest.mark.parametrize("scale", [1.0, -0.5])
+def test_products_are_exact_to_the_rounding_of_fp32(sizes, biased, scale, heard):
     for _, a, b in operands(*sizes):
         bias = numbers(sizes[2], seed=2) if biased else None
-        assert Products(onednn=True).takes(a, b)
-        truth = a.double() @ b.double() + (0 if bias is None else bias.double())
-        # a sum of k products is off by k roundings at most, of what its terms' magnitudes add up to
-        most = (sizes[1] + 1) * 2.0**-24 * (a.double().abs() @ b.double().abs() + 10)
-        made = Products(onednn=True).multiply(a, b, bias)
-        assert torch.equal(made, by_onednn(a, b, bias))
-        assert ((made.double() - truth).abs() <= most).all()
+        assert_rounded(BY_IT.multiply(a, b, bias=bias, scale=scale), a, b, scale=scale, more=bias)
+        assert heard
+        out = torch.empty(sizes[0], sizes[2])
+        assert BY_IT.multiply(a, b, out, bias=bias, scale=scale) is out
+        assert_rounded(out, a, b, scale=scale, more=bias)
+        assert_rounded(MatrixProducts().multiply(a, b, bias=bias, scale=scale), a, b, scale=scale, more=bias)
+
+
+@pytest.mark.parametrize("sizes", [(256, 96, 192), (3 * ROWS - 1, 64, 80)])
+def test_products_are_added_to_sums_that_may_be_a_part_of_something(sizes, heard):
+    for _, a, b in operands(*sizes):
+        for whole in (numbers(sizes[0], sizes[2], seed=3), numbers(sizes[0], 2 * sizes[2], seed=3)):
+            total = whole[:, : sizes[2]]
+            before, beside = total.clone(), whole[:, sizes[2] :].clone()
+            BY_IT.add(a, b, total)
+            assert_rounded(total, a, b, more=before)
+            assert torch.equal(whole[:, sizes[2] :], beside)
+    assert heard
+
+
+def test_memory_of_its_own_is_of_some_rows_at_a_time(heard):
+    a, b = numbers(64, 2000).t(), numbers(64, 80)
+    BY_IT.add(a, b, torch.zeros(2000, 80))
+    BY_IT.multiply(a, b)
+    assert {rows for rows, _, _ in heard} == {ROWS, 2000 % ROWS}
+    heard.clear()
+    BY_IT.multiply(a.contiguous(), b)  # the result is made where it stays
+    assert heard == [(2000, 64, 80)]
 
 
 WHOLE = 256, 256
@@ -62,8 +113,7 @@ STORED = {
 def test_however_operands_are_stored(left, right):
     a, b = STORED[left](), STORED[right]()
     for bias in (None, numbers(512)[::2], numbers(1).expand(256), numbers(300)[7:263]):
-        truth = a.double() @ b.double() + (0 if bias is None else bias.double())
-        torch.testing.assert_close(by_onednn(a, b, bias).double(), truth, rtol=1e-5, atol=1e-3)
+        assert_rounded(by_onednn(a, b, bias), a, b, more=bias)
 
 
 def test_what_is_no_number_stays_none():
@@ -75,25 +125,12 @@ def test_what_is_no_number_stays_none():
     assert made[2:].isfinite().all()
 
 
-def test_the_4d_products_and_sums_are_the_same_by_either():
-    for pass_, a, b in operands(256, 96, 192):
-        by_default, by_other = Gemms(), Gemms(Products(onednn=True))
-        torch.testing.assert_close(by_other.product(pass_, a, b), by_default.product(pass_, a, b))
-        out = torch.empty(256, 192)
-        assert by_other.product(pass_, a, b, out) is out
-        assert torch.equal(out, by_other.product(pass_, a, b))
-        torch.testing.assert_close(by_other.product(pass_, a, b, scale=0.5), 0.5 * by_default.product(pass_, a, b))
-        totals = numbers(256, 192, seed=3), numbers(256, 192, seed=3)
-        by_default.accumulate(pass_, a, b, totals[0])
-        by_other.accumulate(pass_, a, b, totals[1])
-        torch.testing.assert_close(*totals)
-
-
 @pytest.mark.parametrize(
     ("a", "b"),
     [
         (torch.empty(512, 512, dtype=torch.float64), torch.empty(512, 512, dtype=torch.float64)),
         (torch.empty(512, 512, dtype=torch.bfloat16), torch.empty(512, 512, dtype=torch.bfloat16)),
+        (torch.empty(512, 512, device="meta"), torch.empty(512, 512, device="meta")),
         (torch.empty(64, 64), torch.empty(64, 64)),  # little work
         (torch.empty(1, 4096), torch.empty(4096, 4096)),  # one token
         (torch.empty(65536, LEAST_SIZE - 1), torch.empty(LEAST_SIZE - 1, 64)),
@@ -101,18 +138,37 @@ def test_the_4d_products_and_sums_are_the_same_by_either():
         (torch.empty(0, 4096), torch.empty(4096, 4096)),
     ],
 )
-def test_what_it_would_slow_down_or_cannot_do_is_left_to_pytorch(a, b):
-    assert not Products(onednn=True).takes(a, b)
-    assert Products(onednn=True).multiply(a, b).shape == (a.shape[0], b.shape[1])
+def test_what_it_would_slow_down_or_cannot_do_is_left_to_pytorch(a, b, heard):
+    assert BY_IT.multiply(a, b).shape == (a.shape[0], b.shape[1])
+    assert not heard
 
 
-def test_pytorch_multiplies_where_nothing_else_is_said():
-    assert not Products().takes(torch.empty(512, 512), torch.empty(512, 512))
+def test_what_is_recorded_has_no_numbers_to_multiply(heard):
+    with FakeTensorMode():
+        BY_IT.multiply(torch.empty(512, 512), torch.empty(512, 512))
+    assert not heard
 
 
-@pytest.mark.parametrize(("text", "onednn"), [(AMD, True), (INTEL, False), (ARM, False), ("", False), (None, False)])
-def test_the_processor_decides_unless_the_job_does(tmp_path, monkeypatch, text, onednn):
+def test_pytorch_multiplies_where_nothing_else_is_said(heard):
+    MatrixProducts().multiply(numbers(512, 512), numbers(512, 512))
+    assert not heard
+
+
+@pytest.mark.parametrize(
+    ("text", "capability", "onednn"),
+    [
+        (AMD, "AVX512", True),
+        (AMD, "AVX2", False),
+        (INTEL, "AVX512", False),
+        (ARM, "DEFAULT", False),
+        ("", "AVX512", False),
+        (None, "AVX512", False),
+    ],
+)
+def test_the_processor_decides_unless_the_job_does(tmp_path, monkeypatch, text, capability, onednn):
     monkeypatch.setattr(products, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     if text is not None:
         (tmp_path / "cpuinfo").write_text(text)
     assert products_on(CPU).onednn == onednn
@@ -127,8 +183,25 @@ def test_a_pytorch_without_onednn_multiplies_as_it_can(monkeypatch):
     assert not products_on(CPU, "onednn").onednn
 
 
+def test_modes_are_timed_by_the_library_that_multiplies(heard):
+    time_modes(Signature("forward", 256, 128, 128), torch.float32, CPU, BY_IT)
+    assert set(heard) == {(256, 128, 128)}
+
+
+@pytest.mark.parametrize("mode", ["NN", "NT", "TN"])
+def test_chosen_modes_change_no_result(mode, heard):
+    for pass_, a, b in operands(256, 96, 192):
+        gemms = Gemms(BY_IT, {Signature(pass_, 256, 192, 96): mode})
+        assert_rounded(gemms.product(pass_, a, b), a, b)
+        total = torch.zeros(256, 192)
+        gemms.accumulate(pass_, a, b, total)
+        assert_rounded(total, a, b)
+    assert heard
+
+
 STRATEGIES = [
     {"strategy": "four_d", "grid": dict.fromkeys(AXES, 1)},
+    {"strategy": "four_d", "grid": dict.fromkeys(AXES, 1), "lora": {"rank": 16, "alpha": 8}},
     {"strategy": "ddp", "grid": {"data": 1}},
     {"strategy": "fsdp", "grid": {"weights": 1}},
     {"strategy": "megatron", "flavour": "torch", "grid": {"tensor": 1}},
@@ -138,7 +211,7 @@ STRATEGIES = [
 def job_of(strategy, library):
     return load_job(
         {
-            "model": {"layers": 2, "hidden": 128, "heads": 4, "sequence": 64, "vocabulary": 256},
+            "model": {"layers": 2, "hidden": 128, "heads": 4, "sequence": 128, "vocabulary": 256},
             "machine": "laptop",
             "ranks": 1,
             "precision": "fp32",
@@ -149,37 +222,43 @@ def job_of(strategy, library):
     )
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: strategy["strategy"])
-def test_a_job_trains_alike_by_either_library(strategy, monkeypatch):
-    from runtime.recorder.gpt import batch_of
-    from runtime.strategies import ranks_of, trains
-    from twin.description.train import Adam
-
-    called = []
-
-    def heard(*operands):
-        called.append(1)
-        return by_onednn(*operands)
-
-    monkeypatch.setattr(products, "by_onednn", heard)
-    monkeypatch.setattr("runtime.strategies.four_d.gemm.by_onednn", heard)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=["four_d", "lora", "ddp", "fsdp", "megatron"])
+def test_a_job_trains_alike_by_either_library(strategy, heard):
     losses = {}
     for library in ("pytorch", "onednn"):
         job = job_of(strategy, library)
         trainee = trains(job)(job, Mesh.alone(ranks_of(job)), CPU, Adam())
-        generator = torch.Generator().manual_seed(5)
         batch = batch_of(job, trainee.context)
+        generator = torch.Generator().manual_seed(5)
         for micro in batch:
             micro.tokens.copy_(torch.randint(0, 256, micro.tokens.shape, generator=generator))
-            micro.weights.fill_(1 / (16 * 64))
+            micro.weights.fill_(1 / (16 * 128))
         losses[library] = [float(trainee.step(batch, 1e-3).loss) for _ in range(4)]
-        assert bool(called) == (library == "onednn")
+        assert bool(heard) == (library == "onednn")
     assert losses["onednn"] == pytest.approx(losses["pytorch"], abs=2e-5)
     assert losses["pytorch"][0] > losses["pytorch"][-1]
 
 
-def test_what_is_recorded_has_no_numbers_to_multiply():
-    trainee = parity.build(parity.describe(dict.fromkeys(AXES, 1)), Mesh.alone(Grid()), torch.float32)
-    job = trainee.context.job.model_copy(update={"train": job_of(STRATEGIES[0], "onednn").train})
-    assert Context(job, Mesh.alone(Grid()), CPU, torch.float32, torch.float32).products.onednn
-    assert not Context(job, Mesh.alone(Grid()), CPU, torch.float32, torch.float32, initialised=False).products.onednn
+def test_a_model_whose_weights_are_loaded_multiplies_as_the_job_says(heard):
+    job = job_of(STRATEGIES[0], "onednn")
+    trainee = trains(job)(job, Mesh.alone(ranks_of(job)), CPU, Adam(), initialised=False)
+    trainee.context.store.master.zero_()
+    tokens = torch.zeros(8, 128, dtype=torch.int64)
+    trainee.loss(tokens, tokens, torch.ones(8, 128))
+    assert heard
+
+
+@pytest.mark.parametrize("library", ["onednn", "pytorch"])
+def test_linears_of_auto_parallelize_multiply_as_it_says(library, heard):
+    context = AutoContext(Mesh.alone(Grid()), overlap=True, prefetch_depth=1, gemm_library=library)
+    a, b = numbers(256, 128), numbers(128, 256)
+    assert_rounded(context.gemms.product("forward", a, b), a, b)
+    assert bool(heard) == (library == "onednn")
+
+
+def test_auto_parallelize_names_the_libraries_that_there_are():
+    with (
+        pytest.raises(DescriptionError, match=r"gemm_library = .mkl.: must be one of auto, pytorch, onednn"),
+        auto_parallelize(dict.fromkeys(AXES, 1), gemm_library="mkl"),
+    ):
+        pass

@@ -20,6 +20,7 @@ STANDARD_LIBRARY = "standard-library"
 """As `train.data`: the sources of Python's own library."""
 Count = Annotated[int, Field(ge=0, le=10**12, strict=True)]
 Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
+GemmLibrary = Literal["auto", "pytorch", "onednn"]
 Mask = Literal["hash", "hash_table", "static", "random"]
 """How targets are chosen that the Goldfish loss drops; see `runtime.data.goldfish`."""
 
@@ -150,9 +151,9 @@ class Train(Spec):
     gemm_modes: Literal["auto", "natural", "tuned"] = "auto"
     """tuned: time NN, NT and TN for every product before the first step and keep the fastest;
     auto: tuned on GPUs if the job has `kernel_tuning` and is not `deterministic`, natural on CPUs."""
-    gemm_library: Literal["auto", "pytorch", "onednn"] = "auto"
-    """Of fp32 products on CPUs. onednn: oneDNN for those large enough; pytorch: PyTorch's choice, which is MKL;
-    auto: onednn where the processor is not Intel's, of which MKL uses a part alone."""
+    gemm_library: GemmLibrary = "auto"
+    """Of linear layers' fp32 products on CPUs. onednn: oneDNN for those large enough; pytorch: PyTorch's choice, on x86
+    MKL; auto: onednn where a processor has AVX-512 and is not Intel's, for there MKL keeps to AVX2."""
     deterministic: StrictBool = False
     """Use PyTorch's deterministic kernels, so that equal runs on GPUs are equal bit for bit too: slower."""
     device: Literal["auto", "cpu", "cuda"] = "auto"

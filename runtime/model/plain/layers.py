@@ -96,7 +96,7 @@ class _Linear(torch.autograd.Function):
         product: torch.Tensor = layer.ops.compute(
             layer.place,
             "gemm",
-            lambda: layer.products.multiply(inputs, weight.t(), bias),
+            lambda: layer.products.multiply(inputs, weight.t(), bias=bias),
             lambda: Gemm(m, n, k, "TN", element_bytes=e),
         )
         return product

@@ -15,7 +15,8 @@ from typing import Literal
 
 import torch
 
-from runtime.step.products import Products, by_onednn, products_on
+from runtime.step.products import MatrixProducts, products_on
+from twin.description.train import GemmLibrary
 from twin.schedule.kernels import Gemm, Mode
 
 __all__ = ["MODES", "Gemms", "Mode", "Pass", "Signature"]
@@ -43,13 +44,13 @@ class Signature:
 class Gemms:
     """The products of a rank, each in its mode; the natural one unless another was chosen."""
 
-    products: Products = field(default_factory=Products)
+    products: MatrixProducts = field(default_factory=MatrixProducts)
     modes: dict[Signature, Mode] = field(default_factory=dict)
 
     @classmethod
-    def on(cls, device: torch.device) -> Gemms:
-        """Multiply as a job does on a device that says nothing about it."""
-        return cls(products_on(device))
+    def on(cls, device: torch.device, wanted: GemmLibrary = "auto") -> Gemms:
+        """Make those of a rank on a device."""
+        return cls(products_on(device, wanted))
 
     def kernel(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, *, adds: bool = False) -> Gemm:
         """Describe the product of a (m, k) and b (k, n) in its mode; `adds`: to what is there."""
@@ -68,29 +69,17 @@ class Gemms:
         scale: float = 1.0,
     ) -> torch.Tensor:
         """Multiply a (m, k) by b (k, n); add a bias (n,), or multiply by a number, before the result is written."""
-        if self.modes:
-            signature = Signature(pass_, a.shape[0], b.shape[1], a.shape[1])
-            mode = self.modes.get(signature)
-            if mode is not None:
-                a, b = arrange(a, b, mode)
-        if scale == 1.0 and self.products.takes(a, b):
-            made = by_onednn(a, b, bias)
-            return made if out is None else out.copy_(made)
-        if bias is not None:
-            return torch.addmm(bias, a, b)
-        if scale != 1.0:
-            return torch.addmm(a.new_zeros(()), a, b, beta=0, alpha=scale)
-        return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)
+        a, b = self._stored(pass_, a, b)
+        return self.products.multiply(a, b, out, bias=bias, scale=scale)
 
     def accumulate(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor) -> None:
         """Add the product of a (m, k) and b (k, n) to a sum (m, n)."""
+        self.products.add(*self._stored(pass_, a, b), total)
+
+    def _stored(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store a (m, k) and b (k, n) in the mode that was chosen, if one was."""
         mode = self.modes.get(Signature(pass_, a.shape[0], b.shape[1], a.shape[1])) if self.modes else None
-        if mode is not None:
-            a, b = arrange(a, b, mode)
-        if self.products.takes(a, b):
-            total.add_(by_onednn(a, b))
-        else:
-            torch.addmm(total, a, b, out=total)
+        return (a, b) if mode is None else arrange(a, b, mode)
 
 
 def arrange(a: torch.Tensor, b: torch.Tensor, mode: Mode) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +104,7 @@ def natural_operands(
     return arrange(a, b, NATURAL[signature.pass_])
 
 
-def time_modes(signature: Signature, dtype: torch.dtype, device: torch.device) -> list[float]:
+def time_modes(signature: Signature, dtype: torch.dtype, device: torch.device, products: MatrixProducts) -> list[float]:
     """Seconds of the product in each of `MODES`, copies of operands included: the fastest run."""
     a, b = natural_operands(signature, dtype, device)
     synchronize: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
@@ -125,7 +114,7 @@ def time_modes(signature: Signature, dtype: torch.dtype, device: torch.device) -
         for _ in range(REPEATS + 1):  # one more to warm up
             synchronize()
             begin = time.perf_counter()
-            torch.mm(*arrange(a, b, mode))
+            products.multiply(*arrange(a, b, mode))
             synchronize()
             best = min(best, time.perf_counter() - begin)
         seconds.append(best)

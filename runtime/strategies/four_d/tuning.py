@@ -53,7 +53,7 @@ def tune(context: FourDContext, model: GPT) -> list[Choice]:
     """
     wanted = signatures(context, model)
     times = torch.tensor(
-        [time_modes(signature, context.compute_type, context.device) for signature in wanted],
+        [time_modes(signature, context.compute_type, context.device, context.products) for signature in wanted],
         dtype=torch.float64,
         device=context.device,
     )
