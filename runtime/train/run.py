@@ -118,6 +118,8 @@ class Run:
         )
         if self.context.device.type != "cpu":
             self.display.say(f"attention: {self.attention}")
+        if options.gemm_library == "onednn" and not self.context.products.onednn:
+            self.display.say("train.gemm_library: onednn is of CPUs and a PyTorch that has it; PyTorch chooses")
         state.modes = self.trainee.settle(
             options.gemm_modes, state.modes, deterministic=options.deterministic, say=self.display.say
         )

@@ -36,6 +36,8 @@ LIBRARY = {
     "local_rate": 1.5e9,
     "network_rate": 0.9e9,
     "reduce_rate": 4e9,
+    "gather_effort": 1.3,
+    "scatter_effort": 1.6,
 }
 RATES = {
     ("gelu", "fwd"): (6e-6, 7e9),
@@ -240,6 +242,9 @@ def test_collectives_come_out(exact):
     for case in network.cases(data, machine):
         found = network.seconds(case, machine.libraries["gloo"], machine)
         assert found == pytest.approx(case.seconds, rel=0.05), case
+    for case, row in zip(network.cases(data, machine), data["collectives"], strict=True):
+        core_seconds = network.used(case, machine.libraries["gloo"])
+        assert core_seconds == pytest.approx(row["core_seconds"], rel=0.05), case
 
 
 def test_noise_moves_the_constants_little_and_is_told():

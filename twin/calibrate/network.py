@@ -51,6 +51,8 @@ START = {
     "local_rate": 1e9,
     "network_rate": 1e9,
     "reduce_rate": 3e9,
+    "gather_effort": 1.0,
+    "scatter_effort": 1.0,
 }
 BOUNDS = {
     "base": (1e-6, 1e-2),
@@ -67,8 +69,18 @@ BOUNDS = {
     "local_rate": (5e7, 1e11),
     "network_rate": (5e7, 1e11),
     "reduce_rate": (1e8, 1e11),
+    "gather_effort": (0.3, 5.0),
+    "scatter_effort": (0.3, 5.0),
 }
-CORE_CONSTANTS = ("core_call", "core_message", "local_rate", "network_rate", "reduce_rate")
+CORE_CONSTANTS = (
+    "core_call",
+    "core_message",
+    "local_rate",
+    "network_rate",
+    "reduce_rate",
+    "gather_effort",
+    "scatter_effort",
+)
 NETWORK_CONSTANTS = ("network_hop", "network_message", "ring_efficiency", "direct_efficiency", "network_rate")
 
 
@@ -223,6 +235,7 @@ def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -
         local_bytes_per_second=p("local_rate"),
         network_bytes_per_second=p("network_rate"),
         reduce_bytes_per_second=p("reduce_rate"),
+        effort=ByCollective(all_gather=p("gather_effort"), reduce_scatter=p("scatter_effort"), all_reduce=one),
     )
     return Library(
         name="fitted",

@@ -75,7 +75,8 @@ def core_seconds(library: Library, kind: CollectiveKind, local_bytes: float, far
     work = library.host_work
     if work is None:
         return 0.0
-    seconds = local_bytes / work.local_bytes_per_second + far_bytes / work.network_bytes_per_second
+    effort = 1.0 if work.effort is None else work.effort.of(kind)
+    seconds = effort * (local_bytes / work.local_bytes_per_second + far_bytes / work.network_bytes_per_second)
     if kind in ("all_reduce", "reduce_scatter"):
         seconds += (local_bytes + far_bytes) / work.reduce_bytes_per_second
     called = 0.0 if work.call_seconds is None else float(work.call_seconds)

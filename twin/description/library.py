@@ -240,6 +240,8 @@ class HostWork(Spec):
     """The same for bytes that leave the node."""
     reduce_bytes_per_second: Parameter
     """Bytes received that a core adds to its own."""
+    effort: ByCollective | None = None
+    """Time of a core for a byte moved, to that of an all-reduce's: what a library copies besides. None: as long."""
 
 
 class Library(Spec):
