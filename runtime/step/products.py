@@ -36,7 +36,9 @@ class MatrixProducts:
 
     def takes(self, a: torch.Tensor, b: torch.Tensor) -> bool:
         """Tell whether oneDNN multiplies a (m, k) by b (k, n)."""
-        if not self.onednn or a.dtype is not torch.float32 or type(a) not in _PLAIN or not a.is_cpu:
+        if not self.onednn or a.numel() * b.numel() < LEAST_WORK * LEAST_SIZE:  # small ones are told at once
+            return False
+        if a.dtype is not torch.float32 or type(a) not in _PLAIN or not a.is_cpu:
             return False
         (m, k), n = a.shape, b.shape[1]
         return m * k * n >= LEAST_WORK and min(m, k, n) >= LEAST_SIZE

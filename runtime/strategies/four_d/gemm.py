@@ -69,16 +69,19 @@ class Gemms:
         scale: float = 1.0,
     ) -> torch.Tensor:
         """Multiply a (m, k) by b (k, n); add a bias (n,), or multiply by a number, before the result is written."""
-        a, b = self._stored(pass_, a, b)
+        if self.modes:
+            a, b = self._stored(pass_, a, b)
         return self.products.multiply(a, b, out, bias=bias, scale=scale)
 
     def accumulate(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor) -> None:
         """Add the product of a (m, k) and b (k, n) to a sum (m, n)."""
-        self.products.add(*self._stored(pass_, a, b), total)
+        if self.modes:
+            a, b = self._stored(pass_, a, b)
+        self.products.add(a, b, total)
 
     def _stored(self, pass_: Pass, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store a (m, k) and b (k, n) in the mode that was chosen, if one was."""
-        mode = self.modes.get(Signature(pass_, a.shape[0], b.shape[1], a.shape[1])) if self.modes else None
+        """Store a (m, k) and b (k, n) in the mode that was chosen for them, if one was."""
+        mode = self.modes.get(Signature(pass_, a.shape[0], b.shape[1], a.shape[1]))
         return (a, b) if mode is None else arrange(a, b, mode)
 
 
