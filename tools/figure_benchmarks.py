@@ -39,13 +39,11 @@ def beside_pytorch(answer: Answer) -> str:
     rows = []
     for pair, title in zip(both, titles, strict=True):
         for row, name in zip(pair, (FOUR_D, OWN), strict=True):
-            same = [
-                f"{answer['rows'][title][f'{name}{SAME_PRODUCTS} / {PYTORCH}, {how}']:.2f}"
-                for how in ("best", "median")
-            ]
-            rows.append([*row[:6], *same, *row[6:]])
-    head = ("strategy", "PyTorch", "tokens/s, best", "PyTorch", "ratio, best", "ratio, median")
-    return table((*head, "PyTorch's products, best", "median", "MB a rank", "PyTorch"), rows)
+            found = answer["rows"][title]
+            best, median = (found[f"{name}{SAME_PRODUCTS} / {PYTORCH}, {how}"] for how in ("best", "median"))
+            rows.append([*row[:4], f"{row[4]} ({row[5]})", f"{best:.2f} ({median:.2f})", *row[6:]])
+    head = ("strategy", "PyTorch", "tokens/s, best", "PyTorch", "ratio, best (median)", "by PyTorch's products")
+    return table((*head, "MB a rank", "PyTorch"), rows)
 
 
 def tracing_costs(answer: Answer) -> str:

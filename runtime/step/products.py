@@ -1,7 +1,7 @@
 """Matrix products of linear layers, on CPUs by the library that is fastest there.
 
 For fp32 PyTorch on x86 takes Intel's MKL, which keeps to AVX2 on processors of other makers. oneDNN, which PyTorch
-brings too and gives its bf16 products to, goes by what a processor says that it can: with AVX-512 it multiplies 1.6 to
+brings too and gives its bf16 products to, goes by what a processor says that it can: with AVX-512 it multiplies up to
 2.3 times as fast (docs/explanation/performance.md). Small products stay with MKL, for oneDNN takes some 8 µs a call.
 """
 
