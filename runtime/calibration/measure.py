@@ -28,6 +28,7 @@ from runtime.calibration.team import Team
 from runtime.calibration.tiers import measure_tiers
 from runtime.launch.environment import Process
 from runtime.parallel.collectives import EXCHANGE_BYTES
+from runtime.strategies.four_d.gemm import Gemms
 from twin import __version__
 
 SCHEMA = 2
@@ -103,6 +104,7 @@ def _facts(team: Team, minutes: float) -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": _cores(),
         "threads": torch.get_num_threads(),
+        "gemm_library": "onednn" if Gemms.on(device).products.onednn else "pytorch",  # of fp32
         "backend": ("nccl" if on_gpu else "gloo") if team.ranks > 1 else None,
         "exchange_bytes": EXCHANGE_BYTES,
         "ranks": team.ranks,

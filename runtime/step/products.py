@@ -15,7 +15,7 @@ import torch
 
 from twin.description.train import GemmLibrary
 
-__all__ = ["MatrixProducts", "products_on"]
+__all__ = ["MatrixProducts", "by_onednn", "products_on"]
 
 CPU_INFO = Path("/proc/cpuinfo")
 LEAST_WORK = 2_000_000
@@ -75,7 +75,7 @@ def _by_pytorch(
     a: torch.Tensor, b: torch.Tensor, out: torch.Tensor | None, bias: torch.Tensor | None, scale: float
 ) -> torch.Tensor:
     if bias is not None:
-        return torch.addmm(bias, a, b, alpha=scale, out=out) if scale != 1.0 else torch.addmm(bias, a, b, out=out)
+        return torch.addmm(bias, a, b, alpha=scale, out=out)
     if scale != 1.0:
         return torch.addmm(a.new_zeros(()), a, b, beta=0, alpha=scale, out=out)
     return torch.mm(a, b) if out is None else torch.mm(a, b, out=out)

@@ -55,7 +55,8 @@ class Contest:
     def names(self) -> tuple[str, ...]:
         """Who takes part."""
         own = (FOUR_D, *([OWN] if self.own else []))
-        return (*own, *SAME_PRODUCTS, PYTORCH) if self.peer else own
+        same = [again for again, name in SAME_PRODUCTS.items() if name in own]
+        return (*own, *same, PYTORCH) if self.peer else own
 
     @property
     def pairs(self) -> list[tuple[str, str]]:

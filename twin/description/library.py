@@ -241,7 +241,7 @@ class HostWork(Spec):
     reduce_bytes_per_second: Parameter
     """Bytes received that a core adds to its own."""
     effort: ByCollective | None = None
-    """Time of a core for a byte moved, to that of an all-reduce's: what a library copies besides. None: as long."""
+    """Time of a core for a byte moved, relative to an all-reduce's; None: as long."""
 
 
 class Library(Spec):
