@@ -22,8 +22,8 @@ LEAST_WORK = 2_000_000
 """Multiplications of a product from which on oneDNN's greater rate outweighs its call."""
 LEAST_SIZE = 16
 """Rows, columns and sums shorter than this are a matter of memory, for which oneDNN's packing is a loss."""
-ROWS = 512
-"""Rows of a result at a time where the op needs memory of its own for them."""
+MOST_BESIDE = 16 * 2**20
+"""Numbers, of 4 bytes, that a product may need memory for besides operands and result; PyTorch needs none."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """What has numbers of its own; tensors that are recorded, or that stand for those of many ranks, are of other types."""
 
@@ -34,14 +34,15 @@ class MatrixProducts:
 
     onednn: bool = False
 
-    def takes(self, a: torch.Tensor, b: torch.Tensor) -> bool:
-        """Tell whether oneDNN multiplies a (m, k) by b (k, n)."""
+    def takes(self, a: torch.Tensor, b: torch.Tensor, *, in_place: bool = False) -> bool:
+        """Tell whether oneDNN multiplies a (m, k) by b (k, n); `in_place`: the result goes where there is memory."""
         if not self.onednn or a.numel() * b.numel() < LEAST_WORK * LEAST_SIZE:  # small ones are told at once
             return False
         if a.dtype is not torch.float32 or type(a) not in _PLAIN or not a.is_cpu:
             return False
         (m, k), n = a.shape, b.shape[1]
-        return m * k * n >= LEAST_WORK and min(m, k, n) >= LEAST_SIZE
+        beside = (0 if a.is_contiguous() else m * k) + (m * n if in_place else 0)
+        return m * k * n >= LEAST_WORK and min(m, k, n) >= LEAST_SIZE and beside <= MOST_BESIDE
 
     def multiply(
         self,
@@ -53,22 +54,17 @@ class MatrixProducts:
         scale: float = 1.0,
     ) -> torch.Tensor:
         """Return scale · a · b + bias of a (m, k), b (k, n) and bias (n,): (m, n), in `out` if given."""
-        if not self.takes(a, b):
+        if not self.takes(a, b, in_place=out is not None):
             return _by_pytorch(a, b, out, bias, scale)
-        if out is None and a.is_contiguous():
-            return _by_onednn(a, b, bias, scale)
-        result = a.new_empty(a.shape[0], b.shape[1]) if out is None else out
-        for left, part in zip(a.split(ROWS), result.split(ROWS), strict=True):
-            part.copy_(_by_onednn(left, b, bias, scale))
-        return result
+        made = _by_onednn(a, b, bias, scale)
+        return made if out is None else out.copy_(made)
 
     def add(self, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor) -> None:
         """Add the product of a (m, k) and b (k, n) to a sum (m, n)."""
-        if not self.takes(a, b):
+        if self.takes(a, b, in_place=True):
+            total.add_(by_onednn(a, b))
+        else:
             torch.addmm(total, a, b, out=total)
-            return
-        for left, part in zip(a.split(ROWS), total.split(ROWS), strict=True):
-            part.add_(by_onednn(left, b))
 
 
 def _by_pytorch(

@@ -11,7 +11,7 @@ from runtime.auto.context import AutoContext
 from runtime.parallel.mesh import Mesh
 from runtime.recorder.gpt import batch_of
 from runtime.step import products
-from runtime.step.products import LEAST_SIZE, ROWS, MatrixProducts, by_onednn, products_on
+from runtime.step.products import LEAST_SIZE, MOST_BESIDE, MatrixProducts, by_onednn, products_on
 from runtime.strategies import ranks_of, trains
 from runtime.strategies.four_d.gemm import Gemms, Signature, time_modes
 from twin.description.problems import DescriptionError
@@ -60,7 +60,7 @@ def heard(monkeypatch):
     return shapes
 
 
-@pytest.mark.parametrize("sizes", [(256, 128, 128), (300, 77, 191), (16, 512, 640), (4096, 32, 48), (ROWS + 1, 64, 80)])
+@pytest.mark.parametrize("sizes", [(256, 128, 128), (300, 77, 191), (16, 512, 640), (4096, 32, 48), (513, 64, 80)])
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("scale", [1.0, -0.5])
 def test_products_are_exact_to_the_rounding_of_fp32(sizes, biased, scale, heard):
@@ -74,7 +74,7 @@ def test_products_are_exact_to_the_rounding_of_fp32(sizes, biased, scale, heard)
         assert_rounded(MatrixProducts().multiply(a, b, bias=bias, scale=scale), a, b, scale=scale, more=bias)
 
 
-@pytest.mark.parametrize("sizes", [(256, 96, 192), (3 * ROWS - 1, 64, 80)])
+@pytest.mark.parametrize("sizes", [(256, 96, 192), (1535, 64, 80)])
 def test_products_are_added_to_sums_that_may_be_a_part_of_something(sizes, heard):
     for _, a, b in operands(*sizes):
         for whole in (numbers(sizes[0], sizes[2], seed=3), numbers(sizes[0], 2 * sizes[2], seed=3)):
@@ -86,14 +86,24 @@ def test_products_are_added_to_sums_that_may_be_a_part_of_something(sizes, heard
     assert heard
 
 
-def test_memory_of_its_own_is_of_some_rows_at_a_time(heard):
-    a, b = numbers(64, 2000).t(), numbers(64, 80)
-    BY_IT.add(a, b, torch.zeros(2000, 80))
-    BY_IT.multiply(a, b)
-    assert {rows for rows, _, _ in heard} == {ROWS, 2000 % ROWS}
-    heard.clear()
-    BY_IT.multiply(a.contiguous(), b)  # the result is made where it stays
-    assert heard == [(2000, 64, 80)]
+def test_what_needs_much_memory_besides_is_left_to_pytorch(heard):
+    m, k, n = 2048, 1024, 64
+    assert m * k + m * n <= MOST_BESIDE < 16 * m * k
+    long, short = (
+        torch.empty(1, k).expand(16 * m, k),
+        torch.empty(1, k).expand(m, k),
+    )  # copied, not being stored in rows
+    b = torch.empty(k, n)
+    assert BY_IT.takes(short, b, in_place=True)
+    assert not BY_IT.takes(long, b)
+    # stored in rows it is not copied; the result in place would be there twice
+    whole = torch.empty(1, m)
+    assert BY_IT.takes(whole.expand(m, m).contiguous(), torch.empty(m, 16 * k))
+    assert not BY_IT.takes(whole.expand(m, m).contiguous(), torch.empty(m, 16 * k), in_place=True)
+    total = torch.zeros(2, 2)
+    BY_IT.add(torch.ones(2, 2), torch.ones(2, 2), total)
+    assert total.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    assert not heard
 
 
 WHOLE = 256, 256

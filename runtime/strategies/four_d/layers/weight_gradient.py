@@ -59,7 +59,7 @@ def weight_gradient(
 def _accumulate_product(
     context: FourDContext, parameter: Parameter, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> None:
-    """Let the product add to the sum itself: by oneDNN in some rows at a time, else without a second buffer or pass."""
+    """Let the product add to the sum itself: by oneDNN with a second buffer and pass, else without."""
     total = parameter.gradient.view(parameter.shard.local_shape)
     if parameter.seen:
         context.gemms.accumulate("weight_gradient", gradient.t(), inputs, total)
