@@ -41,9 +41,9 @@ def beside_pytorch(answer: Answer) -> str:
         for row, name in zip(pair, (FOUR_D, OWN), strict=True):
             found = answer["rows"][title]
             best, median = (found[f"{name}{SAME_PRODUCTS} / {PYTORCH}, {how}"] for how in ("best", "median"))
-            rows.append([*row[:4], f"{row[4]} ({row[5]})", f"{best:.2f} ({median:.2f})", *row[6:]])
+            rows.append([*row[:4], f"{row[4]} ({row[5]})", f"{best:.2f} ({median:.2f})", ", ".join(row[6:])])
     head = ("strategy", "PyTorch", "tokens/s, best", "PyTorch", "ratio, best (median)", "by PyTorch's products")
-    return table((*head, "MB a rank", "PyTorch"), rows)
+    return table((*head, "MB a rank, PyTorch's"), rows)
 
 
 def tracing_costs(answer: Answer) -> str:
