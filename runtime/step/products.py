@@ -8,6 +8,7 @@ brings too and gives its bf16 products to, goes by what a processor says that it
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,10 @@ LEAST_WORK = 2_000_000
 """Multiplications of a product from which on oneDNN's greater rate outweighs its call."""
 LEAST_SIZE = 16
 """Rows, columns and sums shorter than this are a matter of memory, for which oneDNN's packing is a loss."""
-MOST_BESIDE = 16 * 2**20
-"""Numbers, of 4 bytes, that a product may need memory for besides operands and result; PyTorch needs none."""
+MOST_BESIDE = 2**19
+"""Numbers, 2 MB of them, that a product needs memory for besides operands and result; PyTorch needs none."""
+LEAST_ROWS = 256
+"""oneDNN packs the second operand for every call: fewer rows a call do not pay for that."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 """What has numbers of its own; tensors that are recorded, or that stand for those of many ranks, are of other types."""
 
@@ -34,15 +37,14 @@ class MatrixProducts:
 
     onednn: bool = False
 
-    def takes(self, a: torch.Tensor, b: torch.Tensor, *, in_place: bool = False) -> bool:
-        """Tell whether oneDNN multiplies a (m, k) by b (k, n); `in_place`: the result goes where there is memory."""
+    def takes(self, a: torch.Tensor, b: torch.Tensor) -> bool:
+        """Tell whether oneDNN multiplies a (m, k) by b (k, n)."""
         if not self.onednn or a.numel() * b.numel() < LEAST_WORK * LEAST_SIZE:  # small ones are told at once
             return False
         if a.dtype is not torch.float32 or type(a) not in _PLAIN or not a.is_cpu:
             return False
         (m, k), n = a.shape, b.shape[1]
-        beside = (0 if a.is_contiguous() else m * k) + (m * n if in_place else 0)
-        return m * k * n >= LEAST_WORK and min(m, k, n) >= LEAST_SIZE and beside <= MOST_BESIDE
+        return m * k * n >= LEAST_WORK and min(m, k, n) >= LEAST_SIZE
 
     def multiply(
         self,
@@ -54,17 +56,35 @@ class MatrixProducts:
         scale: float = 1.0,
     ) -> torch.Tensor:
         """Return scale · a · b + bias of a (m, k), b (k, n) and bias (n,): (m, n), in `out` if given."""
-        if not self.takes(a, b, in_place=out is not None):
+        if not self.takes(a, b):
             return _by_pytorch(a, b, out, bias, scale)
-        made = _by_onednn(a, b, bias, scale)
-        return made if out is None else out.copy_(made)
+        if out is None and (a.is_contiguous() or 2 * a.numel() <= MOST_BESIDE):
+            return _by_onednn(_stored_by_rows(a), b, bias, scale)
+        out = a.new_empty(a.shape[0], b.shape[1]) if out is None else out
+        for rows in _blocks(a, b):
+            out[rows] = _by_onednn(_stored_by_rows(a[rows]), b, bias, scale)
+        return out
 
     def add(self, a: torch.Tensor, b: torch.Tensor, total: torch.Tensor) -> None:
         """Add the product of a (m, k) and b (k, n) to a sum (m, n)."""
-        if self.takes(a, b, in_place=True):
-            total.add_(by_onednn(a, b))
-        else:
+        if not self.takes(a, b):
             torch.addmm(total, a, b, out=total)
+            return
+        for rows in _blocks(a, b):
+            total[rows] += by_onednn(_stored_by_rows(a[rows]), b)
+
+
+def _blocks(a: torch.Tensor, b: torch.Tensor) -> Iterator[slice]:
+    """Cut a (m, k) into rows whose copies and product with b (k, n) stay within `MOST_BESIDE`, if that is enough."""
+    (m, k), n = a.shape, b.shape[1]
+    rows = max(MOST_BESIDE // max(2 * k, k + n) // LEAST_ROWS, 1) * LEAST_ROWS
+    for begin in range(0, m, rows):
+        yield slice(begin, begin + rows)
+
+
+def _stored_by_rows(a: torch.Tensor) -> torch.Tensor:
+    """Copy what is not; by way of one that fills its memory, which PyTorch transposes several times as fast."""
+    return (a.t().contiguous().t() if a.stride(0) == 1 else a).contiguous()
 
 
 def _by_pytorch(

@@ -45,9 +45,10 @@ def measure(linear: tuple[int, int, int]) -> list[dict[str, Any]]:
     rows = []
     for signature in passes(*linear):
         a, b = natural_operands(signature, torch.float32, torch.device("cpu"))
+        taken = MatrixProducts(onednn=True).takes(a, b)
         best = [float("inf"), float("inf")]
         for repeat in range(WARM_UP + REPEATS):
-            for which, run in enumerate((torch.mm, by_onednn)):
+            for which, run in enumerate((torch.mm, MatrixProducts(onednn=True).multiply if taken else by_onednn)):
                 begin = time.perf_counter()
                 run(a, b)
                 seconds = time.perf_counter() - begin
@@ -62,7 +63,7 @@ def measure(linear: tuple[int, int, int]) -> list[dict[str, Any]]:
                 "in": linear[2],
                 "pytorch_flops_per_second": round(work / best[0]),
                 "onednn_flops_per_second": round(work / best[1]),
-                "taken": MatrixProducts(onednn=True).takes(a, b),
+                "taken": taken,
             }
         )
     return rows

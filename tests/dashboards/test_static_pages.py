@@ -46,13 +46,16 @@ def test_a_page_that_a_command_wrote_is_readable_in_both_themes(browser: Any, wr
     page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
     page.on("request", lambda asked: asked.url.startswith(("file:", "data:", "blob:")) or wrong.append(asked.url))
+    been: set[str] = set()
+    page.on("framenavigated", lambda frame: been.add(frame.url))
     page.goto(written[name].as_uri())
     seen = {}
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
         page.wait_for_function(f"matchMedia('(prefers-color-scheme: {theme})').matches")
         page.locator(".js-plotly-plot .main-svg").first.wait_for()
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        # On busy cores Chromium has once thrown away the page's context here, whereof `evaluate` dies and waiting not.
+        ground = page.wait_for_function("getComputedStyle(document.body).backgroundColor").json_value()
         # A figure that takes new colours or a new width draws its layers anew: one may not be there just now.
         fill = page.wait_for_function(
             "ground => [...document.querySelectorAll('.js-plotly-plot')].every(f => {"
@@ -68,6 +71,7 @@ def test_a_page_that_a_command_wrote_is_readable_in_both_themes(browser: Any, wr
     assert len({*seen["light"], *seen["dark"]}) == 4
     page.close()
     assert wrong == []
+    assert been == {written[name].as_uri()}
 
 
 def serious(page: Any) -> list[Any]:

@@ -11,9 +11,10 @@ from runtime.auto.context import AutoContext
 from runtime.parallel.mesh import Mesh
 from runtime.recorder.gpt import batch_of
 from runtime.step import products
-from runtime.step.products import LEAST_SIZE, MOST_BESIDE, MatrixProducts, by_onednn, products_on
+from runtime.step.products import LEAST_ROWS, LEAST_SIZE, MOST_BESIDE, MatrixProducts, by_onednn, products_on
 from runtime.strategies import ranks_of, trains
 from runtime.strategies.four_d.gemm import Gemms, Signature, time_modes
+from tests.runtime.live import Live
 from twin.description.problems import DescriptionError
 from twin.description.train import Adam
 from twin.strategies import load_job
@@ -86,24 +87,22 @@ def test_products_are_added_to_sums_that_may_be_a_part_of_something(sizes, heard
     assert heard
 
 
-def test_what_needs_much_memory_besides_is_left_to_pytorch(heard):
-    m, k, n = 2048, 1024, 64
-    assert m * k + m * n <= MOST_BESIDE < 16 * m * k
-    long, short = (
-        torch.empty(1, k).expand(16 * m, k),
-        torch.empty(1, k).expand(m, k),
-    )  # copied, not being stored in rows
-    b = torch.empty(k, n)
-    assert BY_IT.takes(short, b, in_place=True)
-    assert not BY_IT.takes(long, b)
-    # stored in rows it is not copied; the result in place would be there twice
-    whole = torch.empty(1, m)
-    assert BY_IT.takes(whole.expand(m, m).contiguous(), torch.empty(m, 16 * k))
-    assert not BY_IT.takes(whole.expand(m, m).contiguous(), torch.empty(m, 16 * k), in_place=True)
-    total = torch.zeros(2, 2)
-    BY_IT.add(torch.ones(2, 2), torch.ones(2, 2), total)
-    assert total.tolist() == [[2.0, 2.0], [2.0, 2.0]]
-    assert not heard
+@pytest.mark.parametrize("sizes", [(4096, 1024, 512), (20000, 128, 256), (256, 128, 20000), (512, 4096, 300)])
+@pytest.mark.parametrize("compute", [BY_IT.multiply, BY_IT.add])
+def test_products_need_little_memory_besides(sizes, compute, heard):
+    m, k, n = sizes
+    for _, a, b in operands(m, k, n):
+        live = Live()
+        with live:
+            total = torch.zeros(m, n)
+            compute(a, b, total)
+            assert live.peak - live.now <= 4 * max(MOST_BESIDE, LEAST_ROWS * max(2 * k, k + n))
+        assert_rounded(total, a, b)
+        assert sum(asked[0] for asked in heard) == m
+        heard.clear()
+        assert_rounded(BY_IT.multiply(a, b), a, b)
+        assert sum(asked[0] for asked in heard) == m
+        heard.clear()
 
 
 WHOLE = 256, 256
