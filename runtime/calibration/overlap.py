@@ -41,13 +41,22 @@ class Products:
 
 
 @dataclass(frozen=True)
+class Collective:
+    """One collective on one rank, in seconds."""
+
+    seconds: float
+    core_seconds: float
+    """Processor time of the rank's process, its threads of gloo included, without that of products."""
+
+
+@dataclass(frozen=True)
 class Beside:
-    """One repeat on one rank, in seconds."""
+    """One repeat on one rank."""
 
     compute_alone: Products
     compute_beside: Products
-    collective_alone: float
-    collective_beside: float
+    collective_alone: Collective
+    collective_beside: Collective
 
 
 def measure_overlap(team: Team, seconds: float) -> list[dict[str, Any]]:
@@ -109,14 +118,14 @@ def _repeats(
 ) -> list[Beside]:
     chunk = chunk_of(run, team.device)
     team.start_together()
-    expected = team.told([_collective(team, axis, kind, buffer)])[0]
+    expected = team.told([_collective(team, axis, kind, buffer).seconds])[0]
     repeats = round(min(MAX_REPEATS, max(MIN_REPEATS, seconds / (4 * expected + 0.1))))
     found = []
     for _ in range(repeats):
         team.start_together()
         alone = _collective(team, axis, kind, buffer)
         team.start_together()
-        compute = repeat(run, chunk, max(alone, MIN_SECONDS), team.device)
+        compute = repeat(run, chunk, max(alone.seconds, MIN_SECONDS), team.device)
         team.start_together()
         found.append(
             _both(
@@ -126,12 +135,13 @@ def _repeats(
     return found
 
 
-def _collective(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor) -> float:
-    listener = new_listener(team.device)
+def _collective(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor) -> Collective:
+    listener, used = new_listener(team.device), time.process_time()
     axis.start(kind, buffer, listener).wait()
     synchronize(team.device)
+    used = time.process_time() - used
     times = times_of(listener.finish(), 0)
-    return (times.ended - times.arrived) / 1e9
+    return Collective((times.ended - times.arrived) / 1e9, used)
 
 
 def _both(
@@ -141,14 +151,14 @@ def _both(
     buffer: torch.Tensor,
     run: Callable[[], object],
     compute_alone: Products,
-    collective_alone: float,
+    collective_alone: Collective,
 ) -> Beside:
     """Compute while a collective is under way."""
-    listener = new_listener(team.device)
+    listener, used, computing = new_listener(team.device), time.process_time(), 0.0
     handle = axis.start(kind, buffer, listener)
     if isinstance(listener, DeviceListener):
         # all is issued at once: products for as long as the collective takes alone
-        products = max(1, round(collective_alone * compute_alone.count / compute_alone.seconds))
+        products = max(1, round(collective_alone.seconds * compute_alone.count / compute_alone.seconds))
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(products):
@@ -160,13 +170,16 @@ def _both(
         listener.watch()
         products, start = 0, time.perf_counter()
         while not products or _in_flight(listener, start):
+            before = time.thread_time()
             listener.compute(WORK, run)
+            computing += time.thread_time() - before
             products += 1
         elapsed = time.perf_counter() - start
     handle.wait()
     synchronize(team.device)
+    used = time.process_time() - used
     times = times_of(listener.finish(), 0)
-    beside = (times.ended - times.arrived) / 1e9
+    beside = Collective((times.ended - times.arrived) / 1e9, used - computing)
     return Beside(compute_alone, Products(products, elapsed), collective_alone, beside)
 
 
@@ -196,8 +209,10 @@ def _joined(everyone: list[list[Beside]]) -> dict[str, Any]:
     return {
         "compute_seconds_alone": per_product(lambda each: each.compute_alone),
         "compute_seconds_beside": per_product(lambda each: each.compute_beside),
-        "collective_seconds_alone": median(mean(e.collective_alone for e in same) for same in repeats),
-        "collective_seconds_beside": median(mean(e.collective_beside for e in same) for same in repeats),
+        "collective_seconds_alone": median(mean(e.collective_alone.seconds for e in same) for same in repeats),
+        "collective_seconds_beside": median(mean(e.collective_beside.seconds for e in same) for same in repeats),
+        "core_seconds_alone": median(mean(e.collective_alone.core_seconds for e in same) for same in repeats),
+        "core_seconds_beside": median(mean(e.collective_beside.core_seconds for e in same) for same in repeats),
         "products": median(mean(e.compute_beside.count for e in same) for same in repeats),
         "repeats": len(repeats),
     }

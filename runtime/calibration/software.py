@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from statistics import median
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from runtime.calibration.kernels import entries_of
+from runtime.calibration.kernels import entries_of, seconds_between
 from runtime.calibration.listening import Kind, by_kind, hear
 from runtime.calibration.quiet import Quiet
 from runtime.calibration.sample import spread
@@ -158,19 +159,16 @@ def _timed(software: str, job: Job, seconds: float) -> Heard:
         found = Heard(software, job.model.hidden, 0, 0, [], {})
         begin = time.perf_counter()
         while len(found.between) < MIN_STEPS or time.perf_counter() - begin < seconds:
-            used = time.thread_time()
-            notes = hear(device, step)
-            used = time.thread_time() - used
-            found = _with(found, notes, used)
+            found = _with(found, hear(device, step), step)
         return found
 
 
-def _with(found: Heard, notes: list[Note], used: float) -> Heard:
-    """Add a step, which took so many seconds of the core."""
+def _with(found: Heard, notes: list[Note], step: Callable[[], None]) -> Heard:
+    """Add a step that was heard, and do one that is not."""
     heard = by_kind(notes)
     for kind, times in heard.items():
         found.kinds.setdefault(kind, []).extend(times)
-    found.between.append(used - sum(map(sum, heard.values())))
+    found.between.append(seconds_between(step, heard))
     started = [note for note in notes if note.kind == "collective"]
     own = [note for note in started if note.op.kind not in OTHERS.get(found.software, ())]
     return replace(found, ops=sum(map(len, heard.values())), collectives=len(own))

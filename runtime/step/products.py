@@ -2,7 +2,7 @@
 
 For fp32 PyTorch on x86 takes Intel's MKL, which keeps to AVX2 on processors of other makers. oneDNN, which PyTorch
 brings too and gives its bf16 products to, goes by what a processor says that it can: with AVX-512 it multiplies up to
-2.3 times as fast (docs/explanation/performance.md). Small products stay with MKL, for oneDNN takes some 8 µs a call.
+2.3 times as fast (docs/explanation/performance.md). Small products stay with MKL, whose calls are quicker.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from twin.description.train import GemmLibrary
 __all__ = ["MatrixProducts", "by_onednn", "products_on"]
 
 CPU_INFO = Path("/proc/cpuinfo")
-LEAST_WORK = 2_000_000
-"""Multiplications of a product from which on oneDNN's greater rate outweighs its call."""
+LEAST_WORK = 4_000_000
+"""Multiplications of a product from which on oneDNN's greater rate outweighs its call, as that is met among other ops:
+with cold caches it takes some 65 µs, and MKL's 11."""
 LEAST_SIZE = 16
 """Rows, columns and sums shorter than this are a matter of memory, for which oneDNN's packing is a loss."""
 MOST_BESIDE = 2**19

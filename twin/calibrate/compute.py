@@ -209,13 +209,16 @@ def host_seconds(data: Mapping[str, Any]) -> dict[str, Fitted]:
         runs_ahead = data["device_type"] != "cpu" and len({row["ops"] for row in tiny}) > 1
         return {"host_seconds": _median([_of_deeper(tiny)] if runs_ahead else [_beside(row) for row in tiny])}
 
+    inside = np.array([own.inside for own in heard])
+
     def model(constants: Mapping[str, float]) -> Array:
         made = {name: Parameter(constants[name], "calibrated", "fit") for name in ColdHost.model_fields}
         cold = ColdHost.model_validate(made)
-        more = [np.average([cold.behind(bytes_) for bytes_ in moved], weights=often) for _, moved, often in heard]
-        return constants["host_seconds"] + np.array(more)
+        more = [np.average([cold.behind(bytes_) for bytes_ in own.moved], weights=own.often) for own in heard]
+        return np.asarray(inside + constants["host_seconds"] + np.array(more))
 
-    found, _ = fit(model, np.array([seconds for seconds, _, _ in heard]), HOST_START, bounds=HOST_BOUNDS)
+    # what lies between ops is the difference of two steps, and uncertain by some percent of these: ops are met with it
+    found, _ = fit(model, inside + np.array([own.between for own in heard]), HOST_START, bounds=HOST_BOUNDS)
     return found
 
 
@@ -234,17 +237,30 @@ def _beside(row: Row) -> float:
     return max(0.0, float(row["seconds"] - row["seconds_inside_ops"])) / int(row["ops"])
 
 
-def _between_ops(data: Mapping[str, Any]) -> list[tuple[float, list[float], list[float]]]:
-    """Of each model whose ops were timed: seconds from op to op; of its kinds of ops bytes, and how often they came."""
+@dataclass(frozen=True)
+class _Between:
+    """What the host does from op to op of one model, in seconds an op, and of its kinds of ops what they move."""
+
+    between: float
+    inside: float
+    """Seconds of a mean op itself."""
+    moved: list[float]
+    """Bytes of an op, by kind."""
+    often: list[float]
+
+
+def _between_ops(data: Mapping[str, Any]) -> list[_Between]:
+    """Of each model whose ops were timed."""
     models: dict[tuple[Any, ...], list[Row]] = {}
     for row in in_company(data["kernels"]):
         models.setdefault((row.get("family"), row["hidden"], row["tokens"], *row["grid"].values()), []).append(row)
     found = []
     for rows in models.values():
         ops = [row for row in rows if row["name"] != BETWEEN]
-        for between in (row for row in rows if row["name"] == BETWEEN):
-            seconds = max(float(between["seconds"]), HOST_BOUNDS["host_seconds"][0])
-            found.append((seconds, [float(op["bytes"]) for op in ops], [float(op["repeats"]) for op in ops]))
+        often = [float(op["repeats"]) for op in ops]
+        inside = float(np.average([float(op["seconds"]) for op in ops], weights=often)) if ops else 0.0
+        moved = [float(op["bytes"]) for op in ops]
+        found += [_Between(float(row["seconds"]), inside, moved, often) for row in rows if row["name"] == BETWEEN]
     return found
 
 
