@@ -28,6 +28,7 @@ from runtime.calibration.team import Team
 from runtime.calibration.tiers import measure_tiers
 from runtime.launch.environment import Process
 from runtime.parallel.collectives import EXCHANGE_BYTES
+from runtime.step.products import LEAST_WORK
 from runtime.strategies.four_d.gemm import Gemms
 from twin import __version__
 
@@ -104,7 +105,7 @@ def _facts(team: Team, minutes: float) -> dict[str, Any]:
         "cpu": _cpu_model(),
         "cores": _cores(),
         "threads": torch.get_num_threads(),
-        "gemm_library": "onednn" if Gemms.on(device).products.onednn else "pytorch",  # of fp32
+        **_of_products(device),
         "backend": ("nccl" if on_gpu else "gloo") if team.ranks > 1 else None,
         "exchange_bytes": EXCHANGE_BYTES,
         "ranks": team.ranks,
@@ -114,6 +115,13 @@ def _facts(team: Team, minutes: float) -> dict[str, Any]:
         ],
         "clock": {"method": team.clock.method, "uncertainty_ns": team.clock.uncertainty_ns},
     }
+
+
+def _of_products(device: torch.device) -> dict[str, Any]:
+    """Which library multiplies fp32 matrices, and from which size on if small ones stay with PyTorch's."""
+    if not Gemms.on(device).products.onednn:
+        return {"gemm_library": "pytorch"}
+    return {"gemm_library": "onednn", "gemm_least_multiplications": LEAST_WORK}
 
 
 def _cores() -> int:

@@ -13,33 +13,28 @@ from typing import Any
 import numpy as np
 
 from twin.calibrate.solve import Array, Fitted, Quality, fit, line
-from twin.cost.gemm import gemm_seconds
 from twin.cost.kernels import kernel_seconds, kind_of_work
-from twin.description.device import ColdHost, Device
+from twin.description.device import ColdHost, CoreLibrary, CoreProducts, Device
 from twin.description.parameter import Parameter
-from twin.schedule.kernels import Attention, Gemm
+from twin.schedule.kernels import Attention, Gemm, Mode
 
 Row = Mapping[str, Any]
 ALONE = 1.15
 """Slowdown with all ranks at work up to which each is said to have a device of its own."""
 ABOVE_FASTEST = 1.02
 """What is called a CPU's peak, over the rate of the fastest product."""
-GEMM_START = {
-    "main_loop_share": 0.8,
-    "launch_seconds": 3e-6,
-    "tile_seconds": 0.3e-6,
-    "feed_bytes_per_flop": 0.4,
-    "write_bytes_per_flop": 0.2,
-    "memory_share": 0.7,
-}
+PEAK = f"{ABOVE_FASTEST:g} times the rate of the fastest product, or that of products without their calls and operands"
+GEMM_START = {"operands": 1e10, "call": 1e-5, "rate": 1e11, "large_call": 2e-5, "large_rate": 2e11, "columns": 5e9}
 GEMM_BOUNDS = {
-    "main_loop_share": (0.05, 1.0),
-    "memory_share": (0.05, 1.0),
-    "launch_seconds": (1e-8, 1e-3),
-    "tile_seconds": (1e-10, 1e-4),
-    "feed_bytes_per_flop": (1e-3, 1e3),
-    "write_bytes_per_flop": (1e-3, 1e3),
+    "operands": (1e8, 1e13),
+    "call": (1e-8, 1e-3),
+    "rate": (1e8, 1e13),
+    "large_call": (1e-8, 1e-3),
+    "large_rate": (1e8, 1e13),
+    "columns": (1e8, 1e13),
 }
+LARGE = ("large_call", "large_rate", "columns")
+"""Constants of the library that takes large products, where there are two."""
 ATTENTION_START = {"forward_share": 0.3, "backward_share": 0.25, "narrow_ratio": 0.9, "masked_rows": 128.0}
 ATTENTION_BOUNDS = {
     "forward_share": (0.01, 1.0),
@@ -101,35 +96,73 @@ def in_company(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if int(row["busy"]) == most]
 
 
-def fit_products(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], float, Quality]:
-    """Fit the constants of a CPU's `GemmModel`; returns them, the peak rate they refer to, and the quality."""
-    rows = in_company(data["gemm"])
+@dataclass(frozen=True)
+class FittedProducts:
+    """Constants of `CoreProducts`, and the peak that their shares refer to."""
+
+    constants: Mapping[str, Fitted]
+    """Seconds of calls, bytes and FLOP a second."""
+    peak_flops_per_second: float
+    least_multiplications: int | None
+    """Size from which products are given to a second library; None: there is one."""
+
+    def share(self, name: str) -> Fitted:
+        """Return a rate as a share of the peak."""
+        found = self.constants[name]
+        return Fitted(found.value / self.peak_flops_per_second, found.error, found.rows)
+
+
+def fit_products(data: Mapping[str, Any]) -> tuple[FittedProducts, Quality]:
+    """Fit products on a CPU core, as training meets them: from those alone, and from those among other ops."""
+    rows, inside = in_company(data["gemm"]), [row for row in in_company(data["kernels"]) if is_product(row)]
     products = [Gemm(r["m"], r["n"], r["k"], r["mode"], element_bytes=r["element_bytes"]) for r in rows]
-    seconds = [float(row["seconds"]) for row in rows]
-    # in place, among other ops, they are met with colder caches than in a loop
-    inside = [row for row in in_company(data["kernels"]) if is_product(row)]
-    width = products[0].element_bytes
-    shapes = [(int(m), int(n), int(k)) for m, n, k in (row["shape"] for row in inside)]
-    products += [Gemm(m, n, k, element_bytes=width) for m, n, k in shapes]
-    seconds += [float(row["seconds"]) for row in inside]
-    measured = np.array(seconds)
-    peak = ABOVE_FASTEST * max(p.flops / s for p, s in zip(products, seconds, strict=True))
-    fixed: dict[str, float] = {"sustained_share": 1.0}
+    products += [_product_of(row, products[0].element_bytes) for row in inside]
+    measured = np.array([float(row["seconds"]) for row in (*rows, *inside)])
+    least = data.get("gemm_least_multiplications")  # not in measurements of 2026-11-28 and before
+    large = np.array([least is not None and p.m * p.n * p.k >= least for p in products])
+    sizes = np.array([(p.bytes, p.flops, p.m * p.k * p.element_bytes * (p.mode[1] == "T")) for p in products]).T
 
     def model(constants: Mapping[str, float]) -> Array:
-        device = with_gemm(base, peak, {**fixed, **constants})
-        return np.array([gemm_seconds(device, product) for product in products])
+        moved, flops, columns = sizes
+        c = {**GEMM_START, **constants}
+        small = c["call"] + flops / c["rate"]
+        others = c["large_call"] + flops / c["large_rate"] + columns / c["columns"]
+        return np.asarray(moved / c["operands"] + np.where(large, others, small))
 
-    fitted, quality = fit(model, measured, GEMM_START, bounds=GEMM_BOUNDS)
-    return fitted, peak, quality
+    start = {name: value for name, value in GEMM_START.items() if large.any() or name not in LARGE}
+    fitted, quality = fit(model, measured, start, bounds={name: GEMM_BOUNDS[name] for name in start})
+    fastest = ABOVE_FASTEST * max(p.flops / s for p, s in zip(products, measured, strict=True))
+    peak = max(fastest, *(fitted[name].value for name in ("rate", "large_rate") if name in fitted))
+    return FittedProducts(fitted, float(peak), int(least) if large.any() and least is not None else None), quality
 
 
-def with_gemm(base: Device, peak: float, constants: Mapping[str, float]) -> Device:
-    """Return the device with another peak and other constants of its products."""
-    update = {name: Parameter(value, "calibrated", "fit") for name, value in constants.items()}
-    gemm = base.gemm.model_copy(update=update)
-    rate = Parameter(peak, "calibrated", "fit")
-    return base.model_copy(update={"gemm": gemm, "peak_flops_per_second": rate})
+def _product_of(row: Row, element_bytes: int) -> Gemm:
+    """Return the product that an op of a step is, with its operands as that stores them."""
+    m, n, k = (int(size) for size in row["shape"])
+    mode: Mode = "NT" if row["name"].endswith("weight_gradient") else "TN"
+    return Gemm(m, n, k, mode, element_bytes=element_bytes)
+
+
+def with_products(base: Device, found: FittedProducts) -> Device:
+    """Return the device with this peak and these products."""
+
+    def p(fitted: Fitted) -> Parameter:
+        return Parameter(fitted.value, "calibrated", "fit")
+
+    constants = found.constants
+    libraries = [CoreLibrary(call_seconds=p(constants["call"]), peak_share=p(found.share("rate")))]
+    if found.least_multiplications is not None:
+        large = CoreLibrary(
+            least_multiplications=found.least_multiplications,
+            call_seconds=p(constants["large_call"]),
+            peak_share=p(found.share("large_rate")),
+            columns_bytes_per_second=p(constants["columns"]),
+        )
+        libraries.append(large)
+    core = CoreProducts(operands_bytes_per_second=p(constants["operands"]), libraries=tuple(libraries))
+    peak = Parameter(found.peak_flops_per_second, "calibrated", "fit")
+    gemm = base.gemm.model_copy(update={"core": core, "sustained_share": Parameter(1.0, "calibrated", "fit")})
+    return base.model_copy(update={"gemm": gemm, "peak_flops_per_second": peak})
 
 
 def fit_attention(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], Quality]:

@@ -126,9 +126,10 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
     if base.type == "gpu":
         fitted, products, of_products = gpu.fit_products(base, data)
         attention, usual, of_attention = gpu.fit_kernels_of_attention(fitted, data)
+        core = None
     else:
-        products, peak, of_products = compute.fit_products(base, data)
-        fitted = compute.with_gemm(base, peak, {name: f.value for name, f in products.items()})
+        found, of_products = compute.fit_products(data)
+        fitted, products, core = compute.with_products(base, found), {}, _core(found, write)
         one, of_attention = compute.fit_attention(fitted, data)
         attention = {usual: one}
     kernels, of_kernels = compute.fit_kernels(data)
@@ -137,11 +138,11 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
     raw["name"], raw["title"] = f"{data['name']}-device", str(data["device"])
     raw["sources"] = {**raw["sources"], SOURCE: f"fourfold calibrate, {data['date']}"}
     if base.type == "cpu":
-        fastest = f"{compute.ABOVE_FASTEST:g} times the rate of the fastest product"
-        raw["peak"] = write.measured(fitted.peak_flops_per_second, "_flops_per_second", fastest)
+        raw["peak"] = write.measured(fitted.peak_flops_per_second, "_flops_per_second", compute.PEAK)
         share = data["device_memory_bytes"] / data["ranks"]
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
-        raw["gemm"]["sustained_share"] = write.measured(1.0, "", fastest)
+        raw["gemm"]["sustained_share"] = write.measured(1.0, "", compute.PEAK)
+        raw["gemm"]["core"] = core
     host = compute.host_seconds(data)
     raw["host"] = write.calibrated(host["host_seconds"], "_seconds")
     if "most_seconds" in host:
@@ -163,6 +164,24 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
         for kind, (start, rate) in kernels.items()
     }
     return raw, {"products": of_products, "attention": of_attention, "memory-bound work": of_kernels}
+
+
+def _core(found: compute.FittedProducts, write: Numbers) -> dict[str, Any]:
+    """Write products of a CPU core."""
+    constants = found.constants
+    libraries: list[dict[str, Any]] = [
+        {"call": write.calibrated(constants["call"], "_seconds"), "peak_share": write.calibrated(found.share("rate"))}
+    ]
+    if found.least_multiplications is not None:
+        libraries.append(
+            {
+                "least_multiplications": found.least_multiplications,
+                "call": write.calibrated(constants["large_call"], "_seconds"),
+                "peak_share": write.calibrated(found.share("large_rate")),
+                "columns": write.calibrated(constants["columns"], "_bytes_per_second"),
+            }
+        )
+    return {"operands": write.calibrated(constants["operands"], "_bytes_per_second"), "libraries": libraries}
 
 
 def _links(data: Mapping[str, Any], shared: compute.Sharing, write: Numbers, per_node: int) -> dict[str, Any]:

@@ -9,6 +9,7 @@ that a small C still occupies the device, is taken to be the best of a menu.
 * The constants are in `topologies/devices/*.yaml` and are fitted by `twin.calibrate.fit_gemm`.
 * A product is never faster than the device's peak or than reading and writing its operands.
 * Operand layout (`mode`) only matters on devices that list `slow_layouts`.
+* CPU cores that were measured have no tiles: `twin.cost.core_gemm`.
 
 Letters: m tokens, n and k the other sizes; s parts of the contraction.
 """
@@ -21,6 +22,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from twin.cost.core_gemm import core_gemm_seconds
 from twin.description.device import Device, GemmModel
 from twin.schedule.kernels import Gemm, Mode
 
@@ -59,6 +61,9 @@ def gemm_seconds(device: Device, gemm: Gemm, *, tuned: bool = True) -> float:
     >>> 250e12 < rate < 312e12
     True
     """
+    if device.gemm.core is not None:
+        wide = _rate_of(device.gemm, gemm.element_bytes)
+        return core_gemm_seconds(device.gemm.core, device.peak_flops_per_second * wide, gemm)
     products = _Products(gemm.m, gemm.n, gemm.k, gemm.batch, gemm.element_bytes, gemm.adds, _ratio(gemm))
     seconds = float(_menu_seconds(device, products).min())
     if not device.gemm.slow_layouts:

@@ -43,6 +43,35 @@ class EightBits(Spec):
     """Share of that peak at which the power limit holds large products of operands that hold data."""
 
 
+class CoreLibrary(Spec):
+    """Products on one CPU core by one library."""
+
+    least_multiplications: Size = 1
+    """Size m · n · k from which products are given to it."""
+    call_seconds: Parameter
+    """What a product costs before and besides its arithmetic, among other ops."""
+    peak_share: Parameter
+    """Share of the peak that its arithmetic reaches."""
+    columns_bytes_per_second: Parameter | None = None
+    """Rate at which it makes of a first operand that is stored by columns one that it can read; absent: it reads it."""
+
+
+class CoreProducts(Spec):
+    """Products on one CPU core: what `twin.cost.core_gemm` needs to time one."""
+
+    operands_bytes_per_second: Parameter
+    """Rate at which operands come and results go, beside the arithmetic: caches hold what other ops left."""
+    libraries: tuple[CoreLibrary, ...] = Field(min_length=1)
+    """By the size from which they are taken, the least first."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        sizes = [library.least_multiplications for library in self.libraries]
+        if sizes[0] != 1 or sizes != sorted(set(sizes)):
+            raise ValueError(f"libraries: least_multiplications {sizes} must rise, from 1 on")
+        return self
+
+
 class GemmModel(Spec):
     """A tiled matrix-multiply library: what `twin.cost.gemm` needs to time one product."""
 
@@ -80,6 +109,8 @@ class GemmModel(Spec):
     """Products of 8-bit floating point; absent: the device has none, or none was measured."""
     slow_layouts: tuple[SlowLayout, ...] = ()
     """Layouts that this device is known to be slow at."""
+    core: CoreProducts | None = None
+    """Of a CPU core whose products were measured: instead of tiles, which say nothing then; absent: tiles."""
 
 
 class AttentionModel(Spec):
