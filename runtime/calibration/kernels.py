@@ -101,12 +101,13 @@ def _listen(team: Team, rank: QuietRank, seconds: float) -> dict[Kind, list[floa
 def seconds_between(step: Callable[[], None], heard: Mapping[Kind, Sequence[float]]) -> float:
     """Do a step that nobody listens to; return the seconds of this core that it takes beside the ops `heard`.
 
+    Of one step it may be less than nothing: two steps differ, by more than lies between small ops.
+
     To listen takes a core 15 to 100 µs an op, the more the larger they are: a step that is heard is no measure of this.
     """
     begin = time.thread_time()
     step()
-    used = time.thread_time() - begin
-    return max(0.0, used - sum(map(sum, heard.values())))  # two steps differ, by more than lies between small ops
+    return time.thread_time() - begin - sum(map(sum, heard.values()))
 
 
 def entries_of(everyone: list[dict[Kind, list[float]]] | None) -> list[dict[str, Any]]:
@@ -125,8 +126,8 @@ def entries_of(everyone: list[dict[Kind, list[float]]] | None) -> list[dict[str,
                 "flops": kind.flops,
                 "shape": list(kind.shape),
                 "launches": kind.launches,
-                "seconds": sample.seconds,
-                "spread": sample.spread,
+                "seconds": max(0.0, sample.seconds),
+                "spread": abs(sample.spread),
                 "repeats": sample.repeats,
             }
         )

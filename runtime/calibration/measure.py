@@ -28,7 +28,7 @@ from runtime.calibration.team import Team
 from runtime.calibration.tiers import measure_tiers
 from runtime.launch.environment import Process
 from runtime.parallel.collectives import EXCHANGE_BYTES
-from runtime.step.products import LEAST_WORK
+from runtime.step.products import LEAST_SIZE, LEAST_WORK
 from runtime.strategies.four_d.gemm import Gemms
 from twin import __version__
 
@@ -121,7 +121,7 @@ def _of_products(device: torch.device) -> dict[str, Any]:
     """Which library multiplies fp32 matrices, and from which size on if small ones stay with PyTorch's."""
     if not Gemms.on(device).products.onednn:
         return {"gemm_library": "pytorch"}
-    return {"gemm_library": "onednn", "gemm_least_multiplications": LEAST_WORK}
+    return {"gemm_library": "onednn", "gemm_least_multiplications": LEAST_WORK, "gemm_least_size": LEAST_SIZE}
 
 
 def _cores() -> int:

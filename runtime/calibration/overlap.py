@@ -46,7 +46,8 @@ class Collective:
 
     seconds: float
     core_seconds: float
-    """Processor time of the rank's process, its threads of gloo included, without that of products."""
+    """Processor time of the rank's process, its threads of gloo included, without that of products: theirs is this
+    thread's, so that it says something where products have one thread, and nothing on a GPU."""
 
 
 @dataclass(frozen=True)

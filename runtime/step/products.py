@@ -20,12 +20,13 @@ __all__ = ["MatrixProducts", "by_onednn", "products_on"]
 
 CPU_INFO = Path("/proc/cpuinfo")
 LEAST_WORK = 4_000_000
-"""Multiplications of a product from which on oneDNN's greater rate outweighs its call, as that is met among other ops:
-with cold caches it takes some 65 µs, and MKL's 11."""
+"""Multiplications of a product from which on oneDNN's greater rate outweighs its call, as both are met among other ops:
+240 GFLOP/s and some 65 µs with cold caches, where MKL has 88 and 11."""
 LEAST_SIZE = 16
 """Rows, columns and sums shorter than this are a matter of memory, for which oneDNN's packing is a loss."""
 MOST_BESIDE = 2**19
-"""Numbers, 2 MB of them, that a product needs memory for besides operands and result; PyTorch needs none."""
+"""Numbers, 2 MB of them, that a product needs memory for besides operands and result, unless `LEAST_ROWS` need more:
+4 MB for sums of 2,048, or more columns than that. PyTorch needs none."""
 LEAST_ROWS = 256
 """oneDNN packs the second operand for every call: fewer rows a call do not pay for that."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -78,9 +79,10 @@ class MatrixProducts:
 def _blocks(a: torch.Tensor, b: torch.Tensor) -> Iterator[slice]:
     """Cut a (m, k) into rows whose copies and product with b (k, n) stay within `MOST_BESIDE`, if that is enough."""
     (m, k), n = a.shape, b.shape[1]
-    rows = max(MOST_BESIDE // max(2 * k, k + n) // LEAST_ROWS, 1) * LEAST_ROWS
-    for begin in range(0, m, rows):
-        yield slice(begin, begin + rows)
+    most = max(MOST_BESIDE // max(2 * k, k + n), LEAST_ROWS)
+    blocks = max(-(-m // most), 1)
+    for block in range(blocks):  # of about equal size
+        yield slice(block * m // blocks, (block + 1) * m // blocks)
 
 
 def _stored_by_rows(a: torch.Tensor) -> torch.Tensor:

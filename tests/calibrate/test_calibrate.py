@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from twin.calibrate import machine_from, network
+from twin.calibrate.compute import product_of
 from twin.calibrate.solve import fit, line
 from twin.cost.gemm import gemm_seconds
 from twin.cost.kernels import kernel_seconds
@@ -60,11 +61,12 @@ def device() -> Device:
     small = CoreLibrary(call_seconds=Parameter(5e-6), peak_share=Parameter(0.4))
     large = CoreLibrary(
         least_multiplications=LEAST,
+        least_size=16,
         call_seconds=Parameter(40e-6),
         peak_share=Parameter(0.9),
         columns_bytes_per_second=Parameter(3e9),
     )
-    core = CoreProducts(operands_bytes_per_second=Parameter(8e9), libraries=(small, large))
+    core = CoreProducts(operands_bytes_per_second=Parameter(8e9), libraries={"pytorch": small, "onednn": large})
     gemm = base.gemm.model_copy(update={"core": core})
     rates = {"forward_share": Parameter(0.5), "backward_share": Parameter(0.45)}
     attention = {"flash": base.attention["flash"].model_copy(update=rates)}
@@ -154,7 +156,9 @@ def measurements(noise: float = 0.0, ranks: int = 8, per_host: int = 2) -> dict[
         "exchange_bytes": 262144,
         "ranks": ranks,
         "ranks_per_host": per_host,
+        "gemm_library": "onednn",
         "gemm_least_multiplications": LEAST,
+        "gemm_least_size": 16,
         "gemm": gemm,
         "kernels": kernels,
         "attention": attention,
@@ -249,16 +253,27 @@ def test_products_of_other_shapes_come_out(exact):
             gemm = Gemm(m, n, k, mode, element_bytes=4)
             assert gemm_seconds(machine.device, gemm) == pytest.approx(gemm_seconds(device(), gemm), rel=0.01)
     assert machine.device.gemm.core is not None
-    assert [library.least_multiplications for library in machine.device.gemm.core.libraries] == [1, LEAST]
+    least = {name: one.least_multiplications for name, one in machine.device.gemm.core.libraries.items()}
+    assert least == {"pytorch": 1, "onednn": LEAST}
 
 
 def test_measurements_of_one_library_give_one():
-    data = measurements()
-    del data["gemm_least_multiplications"]
-    core = read(machine_from(data)).device.gemm.core
+    core = read(machine_from({**measurements(), "gemm_library": "pytorch"})).device.gemm.core
     assert core is not None
-    assert len(core.libraries) == 1
-    assert core.libraries[0].columns_bytes_per_second is None
+    assert set(core.libraries) == {"pytorch"}
+    assert core.libraries["pytorch"].columns_bytes_per_second is None
+
+
+@pytest.mark.parametrize("change", [{"gemm_library": None}, {"gemm_least_size": None}])
+def test_measurements_that_do_not_say_who_multiplied_are_refused(change):
+    with pytest.raises(DescriptionError, match=r"gemm_library.*measured again"):
+        machine_from({**measurements(), **change})
+
+
+def test_weight_gradients_of_a_step_are_stored_by_columns():
+    rows = [{"name": name, "shape": [64, 32, 16]} for name in ("mlp_up/weight_gradient", "qkv/gemm")]
+    assert [product_of(row, 4).mode for row in rows] == ["NT", "TN"]
+    assert product_of(rows[0], 4).flops == 2 * 64 * 32 * 16
 
 
 def test_collectives_come_out(exact):
@@ -277,9 +292,9 @@ def test_noise_moves_the_constants_little_and_is_told():
     machine = read(text)
     assert machine.nic.bandwidth_bytes_per_second == pytest.approx(NIC, rel=0.1)
     assert machine.device.gemm.core is not None
-    assert machine.device.gemm.core.libraries[1].peak_share * machine.device.peak_flops_per_second == pytest.approx(
-        0.9 * device().peak_flops_per_second, rel=0.1
-    )
+    assert machine.device.gemm.core.libraries[
+        "onednn"
+    ].peak_share * machine.device.peak_flops_per_second == pytest.approx(0.9 * device().peak_flops_per_second, rel=0.1)
     assert "±" in text
     assert "kind: calibrated" in text
     assert "products 72 rows" in machine.caveat

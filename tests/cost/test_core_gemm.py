@@ -23,11 +23,12 @@ def number(value: Any) -> dict[str, Any]:
 SMALL = {"call": number("10 us"), "peak_share": number(0.5)}
 LARGE = {
     "least_multiplications": 1_000_000,
+    "least_size": 16,
     "call": number("60 us"),
     "peak_share": number(1.0),
     "columns": number("4 GB/s"),
 }
-CORE: dict[str, Any] = {"operands": number("20 GB/s"), "libraries": [SMALL, LARGE]}
+CORE: dict[str, Any] = {"operands": number("20 GB/s"), "libraries": {"small": SMALL, "large": LARGE}}
 PEAK = 200e9
 SIZES = st.integers(1, 512)
 
@@ -57,6 +58,12 @@ def test_products_of_attention_stay_with_the_first():
     assert core_gemm_seconds(core(), PEAK, gemm) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("gemm", [Gemm(4096, 4096, 8, "NT", element_bytes=4), Gemm(256, 256, 256, "NT")])
+def test_so_do_thin_ones_and_those_of_16_bits(gemm):
+    expected = 10e-6 + gemm.bytes / 20e9 + gemm.flops / 100e9
+    assert core_gemm_seconds(core(), PEAK, gemm) == pytest.approx(expected)
+
+
 @given(m=SIZES, n=SIZES, k=SIZES, factor=st.floats(1.0, 10.0))
 def test_more_of_a_resource_is_never_slower(m, n, k, factor):
     gemm = Gemm(m, n, k, "NT", element_bytes=4)
@@ -76,12 +83,12 @@ def test_a_device_with_it_has_no_use_for_tiles():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"libraries": []}, "libraries"),
-        ({"libraries": [LARGE]}, "1000000"),
-        ({"libraries": [SMALL, SMALL]}, "must rise"),
-        ({"libraries": [SMALL | {"peak_share": number(0)}]}, "peak_share"),
-        ({"libraries": [SMALL | {"peak_share": number(1.5)}]}, "1.5 is a share"),
-        ({"libraries": [SMALL, LARGE | {"columns": number("0 GB/s")}]}, "columns"),
+        ({"libraries": {}}, "libraries"),
+        ({"libraries": {"large": LARGE}}, "large 1000000.*one must be 1"),
+        ({"libraries": {"one": SMALL, "other": SMALL}}, "must differ"),
+        ({"libraries": {"small": SMALL | {"peak_share": number(0)}}}, "peak_share"),
+        ({"libraries": {"small": SMALL | {"peak_share": number(1.5)}}}, "1.5 is a share"),
+        ({"libraries": {"small": SMALL, "large": LARGE | {"columns": number("0 GB/s")}}}, "columns"),
         ({"operands": number("0 GB/s")}, "operands"),
     ],
 )

@@ -16,14 +16,16 @@ from twin.calibrate.solve import Array, Fitted, Quality, fit, line
 from twin.cost.kernels import kernel_seconds, kind_of_work
 from twin.description.device import ColdHost, CoreLibrary, CoreProducts, Device
 from twin.description.parameter import Parameter
+from twin.description.problems import fail
 from twin.schedule.kernels import Attention, Gemm, Mode
 
 Row = Mapping[str, Any]
 ALONE = 1.15
 """Slowdown with all ranks at work up to which each is said to have a device of its own."""
 ABOVE_FASTEST = 1.02
-"""What is called a CPU's peak, over the rate of the fastest product."""
-PEAK = f"{ABOVE_FASTEST:g} times the rate of the fastest product, or that of products without their calls and operands"
+"""What is called a CPU's peak, over the rate of the fastest product, unless products' arithmetic alone is faster."""
+PEAK = f"the rate of products' arithmetic alone, at least {ABOVE_FASTEST:g} times that of the fastest"
+PYTORCH, ONEDNN = "pytorch", "onednn"
 GEMM_START = {"operands": 1e10, "call": 1e-5, "rate": 1e11, "large_call": 2e-5, "large_rate": 2e11, "columns": 5e9}
 GEMM_BOUNDS = {
     "operands": (1e8, 1e13),
@@ -103,8 +105,8 @@ class FittedProducts:
     constants: Mapping[str, Fitted]
     """Seconds of calls, bytes and FLOP a second."""
     peak_flops_per_second: float
-    least_multiplications: int | None
-    """Size from which products are given to a second library; None: there is one."""
+    second: tuple[int, int] | None
+    """Multiplications, and least of the sizes, from which products are given to oneDNN; None: all go to PyTorch's."""
 
     def share(self, name: str) -> Fitted:
         """Return a rate as a share of the peak."""
@@ -116,10 +118,10 @@ def fit_products(data: Mapping[str, Any]) -> tuple[FittedProducts, Quality]:
     """Fit products on a CPU core, as training meets them: from those alone, and from those among other ops."""
     rows, inside = in_company(data["gemm"]), [row for row in in_company(data["kernels"]) if is_product(row)]
     products = [Gemm(r["m"], r["n"], r["k"], r["mode"], element_bytes=r["element_bytes"]) for r in rows]
-    products += [_product_of(row, products[0].element_bytes) for row in inside]
+    products += [product_of(row, products[0].element_bytes) for row in inside]
     measured = np.array([float(row["seconds"]) for row in (*rows, *inside)])
-    least = data.get("gemm_least_multiplications")  # not in measurements of 2026-11-28 and before
-    large = np.array([least is not None and p.m * p.n * p.k >= least for p in products])
+    second = _second_library(data)
+    large = np.array([second is not None and _is_large(p, *second) for p in products])
     sizes = np.array([(p.bytes, p.flops, p.m * p.k * p.element_bytes * (p.mode[1] == "T")) for p in products]).T
 
     def model(constants: Mapping[str, float]) -> Array:
@@ -132,11 +134,29 @@ def fit_products(data: Mapping[str, Any]) -> tuple[FittedProducts, Quality]:
     start = {name: value for name, value in GEMM_START.items() if large.any() or name not in LARGE}
     fitted, quality = fit(model, measured, start, bounds={name: GEMM_BOUNDS[name] for name in start})
     fastest = ABOVE_FASTEST * max(p.flops / s for p, s in zip(products, measured, strict=True))
-    peak = max(fastest, *(fitted[name].value for name in ("rate", "large_rate") if name in fitted))
-    return FittedProducts(fitted, float(peak), int(least) if large.any() and least is not None else None), quality
+    rates = [
+        fitted[name].value for name in ("rate", "large_rate") if name in fitted and np.isfinite(fitted[name].error)
+    ]
+    return FittedProducts(fitted, float(max(fastest, *rates)), second if large.any() else None), quality
 
 
-def _product_of(row: Row, element_bytes: int) -> Gemm:
+def _second_library(data: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return from which sizes on oneDNN multiplies.
+
+    Raises DescriptionError if measurements are of a day when that, and what lies between ops, was not told rightly.
+    """
+    facts = ("gemm_least_multiplications", "gemm_least_size")
+    library = data.get("gemm_library")
+    if library is None or (library == "onednn" and not all(data.get(fact) for fact in facts)):
+        raise fail("gemm_library", "measurements of CPUs of 2026-11-28 and before have to be measured again", library)
+    return (int(data[facts[0]]), int(data[facts[1]])) if library == "onednn" else None
+
+
+def _is_large(gemm: Gemm, multiplications: int, size: int) -> bool:
+    return gemm.m * gemm.n * gemm.k >= multiplications and min(gemm.m, gemm.n, gemm.k) >= size
+
+
+def product_of(row: Row, element_bytes: int) -> Gemm:
     """Return the product that an op of a step is, with its operands as that stores them."""
     m, n, k = (int(size) for size in row["shape"])
     mode: Mode = "NT" if row["name"].endswith("weight_gradient") else "TN"
@@ -150,16 +170,16 @@ def with_products(base: Device, found: FittedProducts) -> Device:
         return Parameter(fitted.value, "calibrated", "fit")
 
     constants = found.constants
-    libraries = [CoreLibrary(call_seconds=p(constants["call"]), peak_share=p(found.share("rate")))]
-    if found.least_multiplications is not None:
-        large = CoreLibrary(
-            least_multiplications=found.least_multiplications,
+    libraries = {PYTORCH: CoreLibrary(call_seconds=p(constants["call"]), peak_share=p(found.share("rate")))}
+    if found.second is not None:
+        libraries[ONEDNN] = CoreLibrary(
+            least_multiplications=found.second[0],
+            least_size=found.second[1],
             call_seconds=p(constants["large_call"]),
             peak_share=p(found.share("large_rate")),
             columns_bytes_per_second=p(constants["columns"]),
         )
-        libraries.append(large)
-    core = CoreProducts(operands_bytes_per_second=p(constants["operands"]), libraries=tuple(libraries))
+    core = CoreProducts(operands_bytes_per_second=p(constants["operands"]), libraries=libraries)
     peak = Parameter(found.peak_flops_per_second, "calibrated", "fit")
     gemm = base.gemm.model_copy(update={"core": core, "sustained_share": Parameter(1.0, "calibrated", "fit")})
     return base.model_copy(update={"gemm": gemm, "peak_flops_per_second": peak})

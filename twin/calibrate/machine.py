@@ -138,7 +138,10 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
     raw["name"], raw["title"] = f"{data['name']}-device", str(data["device"])
     raw["sources"] = {**raw["sources"], SOURCE: f"fourfold calibrate, {data['date']}"}
     if base.type == "cpu":
-        raw["peak"] = write.measured(fitted.peak_flops_per_second, "_flops_per_second", compute.PEAK)
+        raw["peak"] = {
+            **write.measured(fitted.peak_flops_per_second, "_flops_per_second", compute.PEAK),
+            "kind": "calibrated",
+        }
         share = data["device_memory_bytes"] / data["ranks"]
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
         raw["gemm"]["sustained_share"] = write.measured(1.0, "", compute.PEAK)
@@ -169,18 +172,20 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
 def _core(found: compute.FittedProducts, write: Numbers) -> dict[str, Any]:
     """Write products of a CPU core."""
     constants = found.constants
-    libraries: list[dict[str, Any]] = [
-        {"call": write.calibrated(constants["call"], "_seconds"), "peak_share": write.calibrated(found.share("rate"))}
-    ]
-    if found.least_multiplications is not None:
-        libraries.append(
-            {
-                "least_multiplications": found.least_multiplications,
-                "call": write.calibrated(constants["large_call"], "_seconds"),
-                "peak_share": write.calibrated(found.share("large_rate")),
-                "columns": write.calibrated(constants["columns"], "_bytes_per_second"),
-            }
-        )
+    libraries: dict[str, dict[str, Any]] = {
+        compute.PYTORCH: {
+            "call": write.calibrated(constants["call"], "_seconds"),
+            "peak_share": write.calibrated(found.share("rate")),
+        }
+    }
+    if found.second is not None:
+        libraries[compute.ONEDNN] = {
+            "least_multiplications": found.second[0],
+            "least_size": found.second[1],
+            "call": write.calibrated(constants["large_call"], "_seconds"),
+            "peak_share": write.calibrated(found.share("large_rate")),
+            "columns": write.calibrated(constants["columns"], "_bytes_per_second"),
+        }
     return {"operands": write.calibrated(constants["operands"], "_bytes_per_second"), "libraries": libraries}
 
 

@@ -8,22 +8,32 @@ Letters: m tokens, n and k the other sizes.
 
 from __future__ import annotations
 
-from twin.description.device import CoreProducts
+from twin.description.device import CoreLibrary, CoreProducts
 from twin.schedule.kernels import Gemm
 
 __all__ = ["core_gemm_seconds"]
 
+_FP32_BYTES = 4
+
 
 def core_gemm_seconds(core: CoreProducts, peak_flops_per_second: float, gemm: Gemm) -> float:
-    """Return the seconds of `gemm` on one core.
-
-    Batched products are those of attention, which go to the first library, in one call.
-    """
-    size = gemm.m * gemm.n * gemm.k
-    fitting = [library for library in core.libraries if library.least_multiplications <= size]
-    library = core.libraries[0] if gemm.batch > 1 or not fitting else fitting[-1]
+    """Return the seconds of `gemm` on one core, its operands stored as its mode says: nothing is tuned here."""
+    library = _library_of(core, gemm)
     seconds = gemm.bytes / core.operands_bytes_per_second
     seconds += gemm.flops / (peak_flops_per_second * library.peak_share)
     if library.columns_bytes_per_second is not None and gemm.mode[1] == "T":  # the operand of m × k elements
         seconds += gemm.batch * gemm.m * gemm.k * gemm.element_bytes / library.columns_bytes_per_second
     return float(library.call_seconds + seconds)
+
+
+def _library_of(core: CoreProducts, gemm: Gemm) -> CoreLibrary:
+    """Return who multiplies: as `runtime.step.products` chooses, where batches are attention's and PyTorch's own."""
+    linear = gemm.batch == 1 and gemm.element_bytes == _FP32_BYTES
+    size, least = gemm.m * gemm.n * gemm.k, min(gemm.m, gemm.n, gemm.k)
+    fitting = [
+        library
+        for library in core.libraries.values()
+        if library.least_multiplications == 1
+        or (linear and library.least_multiplications <= size and library.least_size <= least)
+    ]
+    return max(fitting, key=lambda library: library.least_multiplications)

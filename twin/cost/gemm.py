@@ -9,7 +9,7 @@ that a small C still occupies the device, is taken to be the best of a menu.
 * The constants are in `topologies/devices/*.yaml` and are fitted by `twin.calibrate.fit_gemm`.
 * A product is never faster than the device's peak or than reading and writing its operands.
 * Operand layout (`mode`) only matters on devices that list `slow_layouts`.
-* CPU cores that were measured have no tiles: `twin.cost.core_gemm`.
+* CPU cores that were measured have no tiles, and a copy for operands stored by columns: `twin.cost.core_gemm`.
 
 Letters: m tokens, n and k the other sizes; s parts of the contraction.
 """
@@ -54,7 +54,7 @@ def gemm_seconds(device: Device, gemm: Gemm, *, tuned: bool = True) -> float:
     """Return the seconds of `gemm` on an otherwise idle device.
 
     With `tuned` the operand layout is the fastest of NN, NT and TN, a transposing copy of the
-    operands that need one included; otherwise it is `gemm.mode`.
+    operands that need one included; otherwise, and on CPU cores that were measured, it is `gemm.mode`.
 
     >>> from twin.description.load import load_device
     >>> rate = 2 * 8192**3 / gemm_seconds(load_device("a100-sxm4-80gb"), Gemm(8192, 8192, 8192))

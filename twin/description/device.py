@@ -47,7 +47,9 @@ class CoreLibrary(Spec):
     """Products on one CPU core by one library."""
 
     least_multiplications: Size = 1
-    """Size m · n · k from which products are given to it."""
+    """Size m · n · k from which fp32 products of linear layers are given to it; 1: all that go to no other."""
+    least_size: Size = 1
+    """Least of m, n and k."""
     call_seconds: Parameter
     """What a product costs before and besides its arithmetic, among other ops."""
     peak_share: Parameter
@@ -61,14 +63,15 @@ class CoreProducts(Spec):
 
     operands_bytes_per_second: Parameter
     """Rate at which operands come and results go, beside the arithmetic: caches hold what other ops left."""
-    libraries: tuple[CoreLibrary, ...] = Field(min_length=1)
-    """By the size from which they are taken, the least first."""
+    libraries: dict[str, CoreLibrary] = Field(min_length=1)
+    """By name; one of them takes what the others do not."""
 
     @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        sizes = [library.least_multiplications for library in self.libraries]
-        if sizes[0] != 1 or sizes != sorted(set(sizes)):
-            raise ValueError(f"libraries: least_multiplications {sizes} must rise, from 1 on")
+    def _each_for_its_own(self) -> Self:
+        least = {name: library.least_multiplications for name, library in self.libraries.items()}
+        if 1 not in least.values() or len(set(least.values())) < len(least):
+            said = ", ".join(f"{name} {size}" for name, size in least.items())
+            raise ValueError(f"libraries: least_multiplications ({said}) must differ, and one must be 1")
         return self
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runtime.calibration import kernels
 from runtime.calibration.attention import MIN_REPEATS, TimedAttention
 from runtime.calibration.gemms import passes, product
 from runtime.calibration.layouts import layouts
@@ -22,7 +25,9 @@ from runtime.calibration.sample import chunk_of, in_turn, repeat, spread
 from runtime.calibration.sharing import rank_sets
 from runtime.calibration.tiers import _copies, _on_host
 from runtime.parallel.mesh import line
+from runtime.parallel.ops import Op
 from runtime.strategies.four_d.gemm import natural_operands
+from runtime.tracing.listener import HostListener
 from twin.strategies.four_d.grid import Grid, factorizations
 
 CPU = torch.device("cpu")
@@ -177,3 +182,19 @@ def test_tokens_come_as_often_as_in_text():
     for k in (1, 2, 5, 20):
         expected = math.log((k + 1) / k) / math.log(vocabulary)
         assert int(counted[k - 1]) / count == pytest.approx(expected, rel=0.1)
+
+
+def test_what_lies_between_ops_is_of_steps_that_nobody_hears(monkeypatch):
+    now = [0.0]
+
+    def step(listener: HostListener | None = None) -> None:
+        now[0] += 0.002 if listener is None else 0.5  # what listening costs
+        if listener is not None:
+            listener.compute(Op("fwd/gelu", "fwd", None, None), int)
+
+    monkeypatch.setattr(time, "thread_time", lambda: now[0])
+    team: Any = SimpleNamespace(device=CPU)
+    rank: Any = SimpleNamespace(step=step)
+    between = kernels._listen(team, rank, 0.0)[kernels.BETWEEN]
+    assert len(between) == kernels.MIN_STEPS
+    assert between == pytest.approx([0.002] * len(between), abs=5e-4)
