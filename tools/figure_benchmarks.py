@@ -32,6 +32,10 @@ def beside_strategies(answer: Answer) -> str:
     return table(head, against(answer, FOUR_D, OWN))
 
 
+BREAKING = "Schedule<wbr>Interleaved<wbr>ZeroBubble"
+"""A name that would make its column wider than the page."""
+
+
 def beside_pytorch(answer: Answer) -> str:
     """Write all strategies against plain PyTorch: of each contest first 4D, then the other."""
     both = zip(*(against(answer, name, PYTORCH) for name in (FOUR_D, OWN)), strict=True)
@@ -41,7 +45,10 @@ def beside_pytorch(answer: Answer) -> str:
         for row, name in zip(pair, (FOUR_D, OWN), strict=True):
             found = answer["rows"][title]
             best, median = (found[f"{name}{SAME_PRODUCTS} / {PYTORCH}, {how}"] for how in ("best", "median"))
-            rows.append([*row[:4], f"{row[4]} ({row[5]})", f"{best:.2f} ({median:.2f})", ", ".join(row[6:])])
+            where = row[1].replace("`ScheduleInterleavedZeroBubble`", BREAKING)
+            rows.append(
+                [row[0], where, *row[2:4], f"{row[4]} ({row[5]})", f"{best:.2f} ({median:.2f})", ", ".join(row[6:])]
+            )
     head = ("strategy", "PyTorch", "tokens/s, best", "PyTorch", "ratio, best (median)", "by PyTorch's products")
     return table((*head, "MB a rank, PyTorch's"), rows)
 
