@@ -14,7 +14,7 @@ import numpy as np
 
 from twin.calibrate.solve import Array, Fitted, Quality, fit, line
 from twin.cost.kernels import kernel_seconds, kind_of_work
-from twin.description.device import ColdHost, CoreLibrary, CoreProducts, Device
+from twin.description.device import ColdHost, Device
 from twin.description.parameter import Parameter
 from twin.description.problems import fail
 from twin.schedule.kernels import Attention, Gemm, Mode
@@ -163,26 +163,9 @@ def product_of(row: Row, element_bytes: int) -> Gemm:
     return Gemm(m, n, k, mode, element_bytes=element_bytes)
 
 
-def with_products(base: Device, found: FittedProducts) -> Device:
-    """Return the device with this peak and these products."""
-
-    def p(fitted: Fitted) -> Parameter:
-        return Parameter(fitted.value, "calibrated", "fit")
-
-    constants = found.constants
-    libraries = {PYTORCH: CoreLibrary(call_seconds=p(constants["call"]), peak_share=p(found.share("rate")))}
-    if found.second is not None:
-        libraries[ONEDNN] = CoreLibrary(
-            least_multiplications=found.second[0],
-            least_size=found.second[1],
-            call_seconds=p(constants["large_call"]),
-            peak_share=p(found.share("large_rate")),
-            columns_bytes_per_second=p(constants["columns"]),
-        )
-    core = CoreProducts(operands_bytes_per_second=p(constants["operands"]), libraries=libraries)
-    peak = Parameter(found.peak_flops_per_second, "calibrated", "fit")
-    gemm = base.gemm.model_copy(update={"core": core, "sustained_share": Parameter(1.0, "calibrated", "fit")})
-    return base.model_copy(update={"gemm": gemm, "peak_flops_per_second": peak})
+def with_peak(base: Device, peak_flops_per_second: float) -> Device:
+    """Return the device with another peak."""
+    return base.model_copy(update={"peak_flops_per_second": Parameter(peak_flops_per_second, "calibrated", "fit")})
 
 
 def fit_attention(base: Device, data: Mapping[str, Any]) -> tuple[dict[str, Fitted], Quality]:

@@ -129,7 +129,7 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
         core = None
     else:
         found, of_products = compute.fit_products(data)
-        fitted, products, core = compute.with_products(base, found), {}, _core(found, write)
+        fitted, products, core = compute.with_peak(base, found.peak_flops_per_second), {}, _core(found, write)
         one, of_attention = compute.fit_attention(fitted, data)
         attention = {usual: one}
     kernels, of_kernels = compute.fit_kernels(data)
