@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
@@ -10,6 +9,8 @@ from typing import Any
 
 import torch
 
+from runtime.calibration.core_time import PRODUCT, CoreTime, core_time
+from runtime.calibration.gemms import product
 from runtime.calibration.layouts import KINDS, Axis, layouts
 from runtime.calibration.listening import new_listener
 from runtime.calibration.sample import spread, synchronize
@@ -26,6 +27,8 @@ MAX_SHARE = 12.0
 """A size is left out if the least repeats would take so many times its share of the budget."""
 SLOW_SECONDS = 0.02
 """Repeats that take longer are agreed upon one by one."""
+SLOW_COUNTED = 2
+"""Of those, repeats whose processor time is counted."""
 PAUSE_SECONDS = 0.003
 """Between repeats, beyond what one is expected to take."""
 
@@ -39,21 +42,21 @@ class Times:
     """The transfer; on gloo what is received is still to be summed."""
     delivered: int
     """The result is there."""
-    core: int
-    """Processor time of this rank's process, its threads of gloo included."""
 
 
 def measure_groups(team: Team, seconds: float) -> list[dict[str, Any]]:
     """Time collectives; entries on rank 0.
 
     `seconds` is from the arrival of a group's last member to the last delivery, `transfer_seconds` to the last end
-    of the transfer; the median over repeats of the mean over groups at work.
+    of the transfer; the median over repeats of the mean over groups at work. `busy_core_seconds` is what one takes
+    of a core among products, as in a step.
     """
     dtype = torch.float32 if team.device.type == "cpu" else torch.bfloat16
     sizes = SIZES if team.device.type == "cpu" else (*SIZES, *WIDE_SIZES)
     wanted = layouts(team.ranks)
     series = sum(min(2, layout.groups(team.ranks)) for layout in wanted) * len(KINDS)
-    mine: list[tuple[dict[str, Any], int, list[Times]]] = []
+    mine: list[tuple[dict[str, Any], int, list[Times], CoreTime | None]] = []
+    run = product(PRODUCT, dtype, team.device)
     for layout in wanted:
         axis = Axis(team, layout)
         for at_once in sorted({1, layout.groups(team.ranks)}):
@@ -65,6 +68,8 @@ def measure_groups(team: Team, seconds: float) -> list[dict[str, Any]]:
                     buffer = axis.buffer(kind, size, dtype)
                     working = axis.number < at_once
                     times, last = _repeats(team, axis, kind, buffer, each, working=working)
+                    counted = SLOW_COUNTED if last > SLOW_SECONDS else len(times)
+                    core = core_time(axis, kind, buffer, run, 1, counted, beside=False) if working else None
                     facts = {
                         "kind": kind,
                         "bytes": size,
@@ -73,7 +78,7 @@ def measure_groups(team: Team, seconds: float) -> list[dict[str, Any]]:
                         "groups": at_once,
                         "element_bytes": dtype.itemsize,
                     }
-                    mine.append((facts, axis.number, times))
+                    mine.append((facts, axis.number, times, core))
     everyone = team.gather(mine)
     return [] if everyone is None else [_entry(same) for same in zip(*everyone, strict=True)]
 
@@ -87,7 +92,7 @@ def _repeats(
     # rank 0 is always in the group that works
     expected = (trial[-1].delivered - trial[-1].arrived) / 1e9 if trial else 0.0
     expected = team.told([expected])[0]
-    repeats = round(min(MAX_REPEATS, max(MIN_REPEATS, seconds / (expected + PAUSE_SECONDS))))
+    repeats = round(min(MAX_REPEATS, max(MIN_REPEATS, seconds / (2 * expected + PAUSE_SECONDS))))
     times = []
     for moment in _moments(team, repeats, expected):
         if working:
@@ -106,39 +111,34 @@ def _moments(team: Team, repeats: int, expected: float) -> Iterator[int]:
 
 
 def _once(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor) -> Times:
-    listener, used = new_listener(team.device), time.process_time_ns()
+    listener = new_listener(team.device)
     axis.start(kind, buffer, listener).wait()
     synchronize(team.device)
-    core = time.process_time_ns() - used
-    return times_of(listener.finish(), team.clock.offset_ns, core)
+    return times_of(listener.finish(), team.clock.offset_ns)
 
 
-def times_of(notes: Sequence[Note], offset_ns: int, core: int = 0) -> Times:
+def times_of(notes: Sequence[Note], offset_ns: int) -> Times:
     """What was heard of one collective."""
     collective = next(note for note in notes if note.kind == "collective")
     wait = next(note for note in notes if note.kind == "wait")
     return Times(
-        arrived=collective.begin_ns + offset_ns,
-        ended=collective.end_ns + offset_ns,
-        delivered=wait.end_ns + offset_ns,
-        core=core,
+        arrived=collective.begin_ns + offset_ns, ended=collective.end_ns + offset_ns, delivered=wait.end_ns + offset_ns
     )
 
 
-def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times]]]) -> dict[str, Any]:
+def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times], CoreTime | None]]) -> dict[str, Any]:
     """One collective as all its ranks saw it."""
     facts = same[0][0]
     members: dict[int, list[list[Times]]] = {}
-    for _, number, times in same:
+    for _, number, times, _ in same:
         if times:
             members.setdefault(number, []).append(times)
-    delivered, transfer, skew, core = [], [], [], []
+    delivered, transfer, skew = [], [], []
     for repeat in range(len(same[0][2])):
         groups = [[times[repeat] for times in group] for group in members.values()]
         last = [max(t.arrived for t in group) for group in groups]
         delivered.append(mean(max(t.delivered for t in g) - a for g, a in zip(groups, last, strict=True)))
         transfer.append(mean(max(t.ended for t in g) - a for g, a in zip(groups, last, strict=True)))
-        core.append(mean(t.core for group in groups for t in group))
         skew.append(mean(a - min(t.arrived for t in g) for g, a in zip(groups, last, strict=True)))
     return {
         **facts,
@@ -146,6 +146,6 @@ def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times]]]) -> dict[str,
         "spread": spread(delivered),
         "transfer_seconds": median(transfer) / 1e9,
         "skew_seconds": median(skew) / 1e9,
-        "core_seconds": median(core) / 1e9,
+        "busy_core_seconds": mean(core.collective_seconds for _, _, _, core in same if core is not None),
         "repeats": len(delivered),
     }

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from runtime.calibration.core_time import PRODUCT, CoreTime, core_time
 from runtime.calibration.gemms import dtypes, product
-from runtime.calibration.groups import times_of
+from runtime.calibration.groups import SLOW_SECONDS, times_of
 from runtime.calibration.layouts import KINDS, Axis, GroupLayout
 from runtime.calibration.listening import new_listener
 from runtime.calibration.sample import chunk_of, repeat, synchronize
@@ -21,11 +22,12 @@ from runtime.strategies.four_d.gemm import Signature
 from runtime.tracing.listener import DeviceListener, HostListener
 from twin.description.library import CollectiveKind
 
-PRODUCT = Signature("forward", 256, 256, 256)
 WIDE_PRODUCT = Signature("forward", 4096, 4096, 4096)
 SIZES = (256 << 10, 2 << 20)
 WIDE_SIZES = (8 << 20, 128 << 20)
 MIN_REPEATS, MAX_REPEATS = 3, 10
+COUNTED = 20
+"""Repeats of quick collectives whose processor time is counted."""
 PATIENCE_SECONDS = 60.0
 WORK = Op("calibration/product", "fwd", None, None)
 MIN_SECONDS = 0.05
@@ -41,23 +43,24 @@ class Products:
 
 
 @dataclass(frozen=True)
-class Collective:
-    """One collective on one rank, in seconds."""
-
-    seconds: float
-    core_seconds: float
-    """Processor time of the rank's process, its threads of gloo included, without that of products: theirs is this
-    thread's, so that it says something where products have one thread, and nothing on a GPU."""
-
-
-@dataclass(frozen=True)
 class Beside:
     """One repeat on one rank."""
 
     compute_alone: Products
     compute_beside: Products
-    collective_alone: Collective
-    collective_beside: Collective
+    collective_alone_seconds: float
+    collective_beside_seconds: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """All that one rank found of a collective."""
+
+    repeats: list[Beside]
+    cores_alone: CoreTime
+    """Products behind it."""
+    cores_beside: CoreTime
+    """As many beside it."""
 
 
 def measure_overlap(team: Team, seconds: float) -> list[dict[str, Any]]:
@@ -70,14 +73,14 @@ def measure_overlap(team: Team, seconds: float) -> list[dict[str, Any]]:
     dtype = dtypes(team.device)[0]
     run = product(signature, dtype, team.device)
     chosen = chosen_layouts(team.hosts)
-    mine: list[tuple[dict[str, Any], list[Beside]]] = []
+    mine: list[tuple[dict[str, Any], Found]] = []
     for layout in chosen:
         axis = Axis(team, layout)
         for kind in KINDS:
             for size in sizes:
                 buffer = axis.buffer(kind, size, dtype)
                 each = seconds / (len(chosen) * len(KINDS) * len(sizes))
-                found = _repeats(team, axis, kind, buffer, run, each)
+                found = _measured(team, axis, kind, buffer, run, each)
                 mine.append(
                     (
                         {
@@ -114,74 +117,67 @@ def _inside(hosts: tuple[int, ...], layout: GroupLayout) -> bool:
     return len(set(hosts[: layout.inner * layout.size : layout.inner])) == 1
 
 
-def _repeats(
+def _measured(
     team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor, run: Callable[[], object], seconds: float
-) -> list[Beside]:
+) -> Found:
     chunk = chunk_of(run, team.device)
     team.start_together()
-    expected = team.told([_collective(team, axis, kind, buffer).seconds])[0]
-    repeats = round(min(MAX_REPEATS, max(MIN_REPEATS, seconds / (4 * expected + 0.1))))
+    expected = team.told([_collective(team, axis, kind, buffer)])[0]
+    repeats = round(min(MAX_REPEATS, max(MIN_REPEATS, seconds / (6 * expected + 0.1))))
     found = []
     for _ in range(repeats):
         team.start_together()
         alone = _collective(team, axis, kind, buffer)
         team.start_together()
-        compute = repeat(run, chunk, max(alone.seconds, MIN_SECONDS), team.device)
+        mean_seconds = repeat(run, chunk, max(alone, MIN_SECONDS), team.device).mean_seconds
         team.start_together()
-        found.append(
-            _both(
-                team, axis, kind, buffer, run, Products(compute.repeats, compute.repeats * compute.mean_seconds), alone
-            )
-        )
-    return found
+        compute, beside = _both(team, axis, kind, buffer, run, max(1, round(alone / mean_seconds)))
+        team.start_together()
+        products = Products(compute.count, compute.count * mean_seconds)
+        found.append(Beside(products, compute, alone, beside))
+    usual = round(team.told([median(each.compute_beside.count for each in found)])[0])
+    counted = repeats if expected > SLOW_SECONDS else COUNTED
+    team.start_together()
+    one_by_one = core_time(axis, kind, buffer, run, usual, counted, beside=False)
+    team.start_together()
+    at_once = core_time(axis, kind, buffer, run, usual, counted, beside=True)
+    return Found(found, one_by_one, at_once)
 
 
-def _collective(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor) -> Collective:
-    listener, used = new_listener(team.device), time.process_time()
+def _collective(team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor) -> float:
+    listener = new_listener(team.device)
     axis.start(kind, buffer, listener).wait()
     synchronize(team.device)
-    used = time.process_time() - used
     times = times_of(listener.finish(), 0)
-    return Collective((times.ended - times.arrived) / 1e9, used)
+    return (times.ended - times.arrived) / 1e9
 
 
 def _both(
-    team: Team,
-    axis: Axis,
-    kind: CollectiveKind,
-    buffer: torch.Tensor,
-    run: Callable[[], object],
-    compute_alone: Products,
-    collective_alone: Collective,
-) -> Beside:
-    """Compute while a collective is under way."""
-    listener, used, computing = new_listener(team.device), time.process_time(), 0.0
+    team: Team, axis: Axis, kind: CollectiveKind, buffer: torch.Tensor, run: Callable[[], object], products: int
+) -> tuple[Products, float]:
+    """Compute while a collective is under way; on a GPU so many products, for all is issued at once."""
+    listener = new_listener(team.device)
     handle = axis.start(kind, buffer, listener)
     if isinstance(listener, DeviceListener):
-        # all is issued at once: products for as long as the collective takes alone
-        products = max(1, round(collective_alone.seconds * compute_alone.count / compute_alone.seconds))
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         for _ in range(products):
             run()
         end.record()
         torch.cuda.synchronize(team.device)
-        elapsed: float = begin.elapsed_time(end) / 1e3
+        milliseconds: float = begin.elapsed_time(end)
+        elapsed = milliseconds / 1e3
     else:
         listener.watch()
         products, start = 0, time.perf_counter()
         while not products or _in_flight(listener, start):
-            before = time.thread_time()
             listener.compute(WORK, run)
-            computing += time.thread_time() - before
             products += 1
         elapsed = time.perf_counter() - start
     handle.wait()
     synchronize(team.device)
-    used = time.process_time() - used
     times = times_of(listener.finish(), 0)
-    beside = Collective((times.ended - times.arrived) / 1e9, used - computing)
-    return Beside(compute_alone, Products(products, elapsed), collective_alone, beside)
+    return Products(products, elapsed), (times.ended - times.arrived) / 1e9
 
 
 def _in_flight(listener: HostListener, start: float) -> bool:
@@ -193,13 +189,12 @@ def _in_flight(listener: HostListener, start: float) -> bool:
     return not ended and time.perf_counter() - start < PATIENCE_SECONDS
 
 
-def _joined(everyone: list[list[Beside]]) -> dict[str, Any]:
-    """Medians over repeats.
+def _joined(everyone: list[Found]) -> dict[str, Any]:
+    """Medians over repeats, and means over ranks.
 
     Of products: seconds over count, each summed over ranks, for a rank that was interrupted early computed few.
-    Of the collective: the mean over ranks.
     """
-    repeats = list(zip(*everyone, strict=True))
+    repeats = list(zip(*(found.repeats for found in everyone), strict=True))
 
     def per_product(products: Callable[[Beside], Products]) -> float:
         return median(
@@ -207,13 +202,18 @@ def _joined(everyone: list[list[Beside]]) -> dict[str, Any]:
             for same in repeats
         )
 
+    def typical(number: Callable[[Beside], float]) -> float:
+        return median(mean(map(number, same)) for same in repeats)
+
     return {
         "compute_seconds_alone": per_product(lambda each: each.compute_alone),
         "compute_seconds_beside": per_product(lambda each: each.compute_beside),
-        "collective_seconds_alone": median(mean(e.collective_alone.seconds for e in same) for same in repeats),
-        "collective_seconds_beside": median(mean(e.collective_beside.seconds for e in same) for same in repeats),
-        "core_seconds_alone": median(mean(e.collective_alone.core_seconds for e in same) for same in repeats),
-        "core_seconds_beside": median(mean(e.collective_beside.core_seconds for e in same) for same in repeats),
-        "products": median(mean(e.compute_beside.count for e in same) for same in repeats),
+        "collective_seconds_alone": typical(lambda each: each.collective_alone_seconds),
+        "collective_seconds_beside": typical(lambda each: each.collective_beside_seconds),
+        "core_seconds_alone": mean(found.cores_alone.collective_seconds for found in everyone),
+        "core_seconds_beside": mean(found.cores_beside.collective_seconds for found in everyone),
+        "product_core_seconds_alone": mean(found.cores_alone.product_seconds for found in everyone),
+        "product_core_seconds_beside": mean(found.cores_beside.product_seconds for found in everyone),
+        "products": typical(lambda each: each.compute_beside.count),
         "repeats": len(repeats),
     }

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from runtime.parallel.differentiate import go_backward
 from runtime.step.activations import Leave
 
 Block = Callable[[torch.Tensor], torch.Tensor]
@@ -37,5 +38,5 @@ class Recompute(torch.autograd.Function):
         leaf = inputs.detach().requires_grad_(True)
         with torch.enable_grad():
             output = ctx.again(ctx.block)(leaf)
-        torch.autograd.backward(output, gradient)
+        go_backward(output, gradient)
         return leaf.grad, None, None, None

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
+from runtime.parallel.differentiate import gradients
 from runtime.parallel.ops import Describe, Ops, Place
 from twin.schedule.kernels import Memory
 
@@ -66,16 +67,16 @@ class _Region(torch.autograd.Function):
         wanted = [leaf for leaf in ctx.leaves if leaf.requires_grad]
 
         def run() -> tuple[torch.Tensor, ...]:
-            return torch.autograd.grad(ctx.edge, wanted, gradient)
+            return gradients(ctx.edge, wanted, gradient)
 
         found = iter(
             region.ops.compute(
                 region.place, region.backward_name or region.name, run, region.describe_backward, phase="bwd"
             )
         )
-        gradients = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
+        each = tuple(next(found) if leaf.requires_grad else None for leaf in ctx.leaves)
         ctx.leaves = ctx.edge = None
-        return (None, *gradients)
+        return (None, *each)
 
 
 def plus(x: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -24,7 +24,7 @@ from runtime.recorder.launches import Launches
 from runtime.recorder.listener import ScheduleListener, T
 from runtime.recorder.world import fake_world, without_numbers
 from twin.description.problems import fail
-from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
+from twin.schedule.kernels import Attention, Gemm, Kernel, Memory, Mode
 from twin.schedule.ops import Compute, Phase
 from twin.schedule.recording import Recording, check
 from twin.strategies.four_d.grid import Grid
@@ -143,21 +143,34 @@ PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
 
 
 def kernel_of(func: Any, args: Sequence[Any]) -> Gemm | Attention | None:
-    """Describe a matrix product or fused attention; None for everything else.
-
-    Operands' layout is taken as the natural one of a linear layer: the twin tunes it anyway.
-    """
+    """Describe a matrix product or fused attention; None for everything else."""
     name = func._schema.name.rpartition("::")[2]
     if name in PRODUCTS:
         a, b = (args[index] for index in PRODUCTS[name])
         *batch, m, k = a.shape
-        return Gemm(m, b.shape[-1], k, batch=prod(batch), element_bytes=a.element_size())
+        return Gemm(m, b.shape[-1], k, mode_of(a, b), prod(batch), a.element_size())
     if name.startswith("_scaled_dot_product"):
         backward = name.endswith("_backward")
         query = args[1] if backward else args[0]
         sequences, heads, length, size = query.shape
         return Attention(sequences, length, heads, size, backward=backward, element_bytes=query.element_size())
     return None
+
+
+def mode_of(a: torch.Tensor, b: torch.Tensor) -> Mode:
+    """Say how the operands of a product, (…, m, k) and (…, k, n), are stored.
+
+    >>> x, weight, gradient = torch.ones(2, 3), torch.ones(4, 3), torch.ones(2, 4)
+    >>> mode_of(x, weight.t()), mode_of(gradient, weight), mode_of(gradient.t(), x)
+    ('TN', 'NN', 'NT')
+    """
+    if _by_columns(a):
+        return "NT"  # with the other one by columns too, which no mode is for, it is this one that is dear to read
+    return "TN" if _by_columns(b) else "NN"
+
+
+def _by_columns(matrix: torch.Tensor) -> bool:
+    return matrix.stride(-2) == 1 and matrix.stride(-1) != 1
 
 
 def moved_bytes(read: Any, written: Any) -> float:

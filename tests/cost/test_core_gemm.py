@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from twin.cost.core_gemm import core_gemm_seconds
+from twin.cost.core_gemm import core_gemm_seconds, with_library
 from twin.cost.gemm import gemm_seconds
 from twin.description.device import CoreProducts
 from twin.description.load import load_device
@@ -95,3 +95,15 @@ def test_a_device_with_it_has_no_use_for_tiles():
 def test_what_cannot_be_is_refused(changes, said):
     with pytest.raises(ValidationError, match=said):
         core(**changes)
+
+
+def test_a_job_that_asks_for_pytorchs_products_pays_for_them():
+    device = load_device("cpu-core")
+    measured = device.model_copy(update={"gemm": device.gemm.model_copy(update={"core": core()})})
+    gemm = Gemm(2000, 1000, 500, "TN", element_bytes=4)
+    assert with_library(measured, "auto") is measured
+    assert with_library(measured, "onednn") is measured
+    assert with_library(device, "pytorch") is device
+    expected = core_gemm_seconds(core(libraries={"small": SMALL}), device.peak_flops_per_second, gemm)
+    asked = gemm_seconds(with_library(measured, "pytorch"), gemm)
+    assert asked == expected > gemm_seconds(measured, gemm)

@@ -1,29 +1,41 @@
 """Ranks that share CPU cores, against closed forms worked out by hand."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.engine.test_des import Step, alone, program, setting
+from twin.description.load import load_machine
+from twin.description.machine import Cores
+from twin.description.parameter import Parameter
 from twin.engine.des import Timeline, run
 from twin.engine.links import Transfer
 from twin.engine.sharing import Flow, assign_speeds
+from twin.engine.turns import Turns, turns_of
+from twin.schedule.communicator import Communicator
 
 CORES = 0
 """Number of the only resource."""
 
 
 def on_cores(
-    steps: Sequence[Step], slowness: Sequence[float], cores: float, transfers: Sequence[Transfer] = (), **changes: float
+    steps: Sequence[Step],
+    slowness: Sequence[float],
+    cores: float,
+    transfers: Sequence[Transfer] = (),
+    turns: Turns | None = None,
+    **changes: float,
 ) -> Timeline:
     """Run ranks that all share so many cores."""
     made = program(steps)
     usual = setting(made, transfers, slowness, capacity=[cores], **changes)
     use = [((CORES, 1.0),) for _ in slowness]
-    return run([made], replace(usual, core_use=use, cores=frozenset({CORES})))[0]
+    return run([made], replace(usual, core_use=use, cores=frozenset({CORES}), turns=turns or Turns()))[0]
 
 
 def test_eight_ranks_on_two_cores_take_four_times_as_long():
@@ -82,6 +94,74 @@ def test_what_a_narrow_link_holds_up_leaves_cores_to_compute():
     ]
     assign_speeds(flows, [1.0, 1.0], cores={CORES})
     assert [flow.speed for flow in flows] == pytest.approx([0.4, 0.4, 0.25])
+
+
+TURNS = Turns(4.0, {"x": 1.0})
+"""Of 4 s; two ranks on one core, so that the last member of a group has one turn before it."""
+
+
+@pytest.mark.parametrize(("work", "late"), [(1.0, 1.0), (3.0, 3.0), (9.0, 4.0)])
+def test_who_shares_a_core_comes_later_to_what_runs_beside_its_work(work, late):
+    # the first member works until it waits, or until its turn is over, before the second comes to the start
+    steps: list[Step] = [("start", "a", "x"), ("compute", work), ("wait", "a")]
+    timeline = on_cores(steps, [1.0, 1.0], 1, [alone(5.0)], turns=TURNS)
+    assert timeline.start[:, 0] == pytest.approx([late, late])
+    assert timeline.arrival[:, 0] == pytest.approx([late, late])
+    assert timeline.end[:, 1] == pytest.approx([2 * work, 2 * work])
+    assert timeline.end[:, 2] == pytest.approx([max(2 * work, late + 5.0)] * 2)
+
+
+def test_what_is_left_of_a_turn_is_all_that_others_wait_for():
+    # 3 s of 4 are over: 1 s is left; what follows the wait that was waited for begins a turn of its own
+    steps: list[Step] = [
+        ("compute", 3.0),
+        ("start", "a", "x"),
+        ("compute", 3.0),
+        ("wait", "a"),
+        ("start", "b", "x"),
+        ("compute", 3.0),
+        ("wait", "b"),
+    ]
+    timeline = on_cores(steps, [1.0, 1.0], 1, [alone(50.0), alone(1.0)], turns=TURNS)
+    assert timeline.start[:, 1] == pytest.approx([7.0, 7.0])
+    assert timeline.end[:, 3] == pytest.approx([57.0, 57.0])
+    assert timeline.start[:, 4] == pytest.approx([60.0, 60.0])
+
+
+def test_what_is_waited_for_at_once_is_not_late_and_starts_keep_their_order():
+    steps: list[Step] = [("start", "a", "x"), ("wait", "a"), ("compute", 1.0)]
+    timeline = on_cores(steps, [1.0, 1.0], 1, [alone(5.0)], turns=TURNS)
+    assert timeline.start[:, 0] == pytest.approx([0.0, 0.0])
+    steps = [("start", "a", "x"), ("compute", 3.0), ("start", "b", "y"), ("wait", "b"), ("wait", "a")]
+    timeline = on_cores(steps, [1.0, 1.0], 1, [alone(5.0), alone(1.0)], turns=Turns(9.0, {"x": 3.0, "y": 0.0}))
+    assert timeline.start[:, 0] == pytest.approx([9.0, 9.0])
+    assert timeline.start[:, 2] == pytest.approx([9.0, 9.0])  # a rank comes to its starts one after the other
+
+
+@pytest.mark.parametrize(("at_once", "ends"), [(1, (1.0, 2.0)), (2, (2.0, 2.0))])
+def test_threads_run_collectives_of_a_communicator_at_once(at_once, ends):
+    # each would fill the link alone for 1 s
+    link = Transfer(0.0, 1.0, ((1, 1.0),), 1.0)
+    steps: list[Step] = [("start", "a", "x"), ("start", "b", "x"), ("wait", "a"), ("wait", "b")]
+    made = program(steps)
+    usual = setting(made, [link, link], [1.0, 1.0], capacity=[2.0, 1.0])
+    use = [((CORES, 1.0),) for _ in range(2)]
+    timeline = run([made], replace(usual, core_use=use, cores=frozenset({CORES}), at_once=at_once))[0]
+    assert timeline.end[0, :2] == pytest.approx(ends)
+    assert timeline.start[0, 1] >= timeline.end[0, 0]  # told one behind the other
+
+
+@given(size=st.integers(1, 12), ranks=st.integers(1, 12))
+def test_where_the_last_of_a_group_comes_in_a_queue(size, ranks):
+    """Against the mean over all sets of places."""
+    if size > ranks:
+        return
+    cores = Cores(count=Parameter(1.0), shared_by="machine", turn_seconds=Parameter(1.0))
+    machine = load_machine("laptop").model_copy(update={"cores": cores})
+    group = Communicator.of("x", np.arange(size)[None, :])
+    found = turns_of(machine, ranks, {"x": group}).before_last["x"]
+    last = np.mean([max(places) for places in itertools.combinations(range(ranks), size)])
+    assert found == pytest.approx(last)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 3.0), st.floats(0.1, 1.0)), min_size=1, max_size=9), st.floats(0.3, 6.0))

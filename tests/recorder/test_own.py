@@ -123,8 +123,11 @@ def test_a_step_that_looks_at_numbers_is_told_so() -> None:
 
 def test_products_and_attention_are_told_from_aten() -> None:
     a, b = torch.ones(5, 7), torch.ones(7, 3)
-    assert kernel_of(torch.ops.aten.mm.default, (a, b)) == Gemm(5, 3, 7, element_bytes=4)
-    assert kernel_of(torch.ops.aten.addmm.default, (b, a, b)) == Gemm(5, 3, 7, element_bytes=4)
+    product = torch.ops.aten.mm.default
+    assert kernel_of(product, (a, b)) == Gemm(5, 3, 7, "NN", element_bytes=4)
+    assert kernel_of(product, (a, torch.ones(3, 7).t())) == Gemm(5, 3, 7, "TN", element_bytes=4)
+    assert kernel_of(product, (torch.ones(7, 5).t(), b)) == Gemm(5, 3, 7, "NT", element_bytes=4)
+    assert kernel_of(torch.ops.aten.addmm.default, (b, a, b)) == Gemm(5, 3, 7, "NN", element_bytes=4)
     batch = torch.ones(4, 5, 7, dtype=torch.bfloat16)
     found = kernel_of(torch.ops.aten.bmm.default, (batch, batch.transpose(1, 2)))
     assert found == Gemm(5, 5, 7, batch=4, element_bytes=2)

@@ -157,3 +157,25 @@ def test_where_the_step_goes_is_all_of_it_with_states_beyond_the_devices(tmp_pat
     (drawn,) = [p for p in pictures(run.loaded.study, [row], []) if p.title == "Where the step goes"]
     assert sum(bar["y"][0] for bar in drawn.data) == pytest.approx(row["step_seconds"], rel=1e-9)
     assert len({bar["marker"]["color"] for bar in drawn.data}) == len(drawn.data)
+
+
+def test_sensitivity_moves_a_cores_products_or_tiles_not_both():
+    """What a device whose products were measured on a core says of tiles decides nothing."""
+    constant = {"kind": "assumed", "source": "TEST: by hand"}
+    library = {"call": {"value": "10 us", **constant}, "peak_share": {"value": 0.5, **constant}}
+    core = {"operands": {"value": "20 GB/s", **constant}, "libraries": {"pytorch": library}}
+    laptops = {"extends": "laptop", "nodes": 2}
+    machine = {**laptops, "device": {"extends": "cpu-core", "gemm": {"core": core}}}
+    tiled, measured = (load_job(TINY | {"machine": of}) for of in (laptops, machine))
+    before, after = ({lever.key for lever in levers(job, None, 0.2)} for job in (tiled, measured))
+    gemm = "machine.device.gemm."
+    assert after - before == {f"{gemm}core.operands"} | {
+        f"{gemm}core.libraries.pytorch.{name}" for name in ("call", "peak_share")
+    }
+    assert f"{gemm}tile" in before
+    for key in before - after:
+        assert key.startswith(gemm)
+        lever = levers(measured, [key], 0.2)[0]
+        for side in lever.sides:
+            varied = load_job(with_values(TINY | {"machine": machine}, side.settings, Path(), "parameters"))
+            assert simulate(varied).step_seconds == simulate(measured).step_seconds, key

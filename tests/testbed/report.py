@@ -42,7 +42,7 @@ def write_report(scenarios: list[Scenario | StrategyScenario], predictions: dict
 
 
 def _scenario(scenario: Scenario | StrategyScenario, predictions: dict[str, float], results: Path) -> dict[str, Any]:
-    rows = []
+    rows, calibrated = [], calibrated_product_seconds(results)
     for file in sorted(results.glob(f"{scenario.name}-*.json")):
         result = json.loads(file.read_text(encoding="utf-8"))
         predicted, plain = predictions[result["name"]], result["plain_seconds"]
@@ -65,6 +65,7 @@ def _scenario(scenario: Scenario | StrategyScenario, predictions: dict[str, floa
                 "gemm_error": gemm.median_error,
                 "collective_error": collective.median_error,
                 "waterfall_leaves_seconds": abs(left),
+                "slower_cores": _slower(result.get("product_seconds"), calibrated),
             }
         )
     predicted, measured_all = ([row[key] for row in rows] for key in ("predicted_seconds", "measured_seconds"))
@@ -83,7 +84,21 @@ def _scenario(scenario: Scenario | StrategyScenario, predictions: dict[str, floa
         "gemm_error": median(row["gemm_error"] for row in rows),
         "collective_error": median(row["collective_error"] for row in rows),
         "waterfall_leaves_seconds": max(row["waterfall_leaves_seconds"] for row in rows),
+        "slower_cores": None if rows[0]["slower_cores"] is None else median(row["slower_cores"] for row in rows),
     }
+
+
+def _slower(now: float | None, calibrated: float | None) -> float | None:
+    return None if now is None or calibrated is None else now / calibrated - 1
+
+
+def calibrated_product_seconds(results: Path) -> float | None:
+    """Return what the workers' product took of a core in the calibration beside results, or above them."""
+    for folder in (results, results.parent):
+        for file in folder.glob("*-measurements.json"):
+            rows = json.loads(file.read_text(encoding="utf-8"))["overlap"]
+            return median(row["product_core_seconds_alone"] for row in rows)
+    return None
 
 
 def _together(rows: list[dict[str, Any]]) -> str:
@@ -127,6 +142,7 @@ def _shown(found: dict[str, Any]) -> str:
             "Single ops, median error: products "
             f"{found['gemm_error']:.1%}, collectives {found['collective_error']:.1%}. Tracing costs "
             f"{found['tracing']:.1%}. The waterfall leaves {found['waterfall_leaves_seconds']:.0e} s."
+            f"{_said_of_cores(found['slower_cores'])}"
         ),
         "",
         "| grid (data×z×y×x), or strategy | predicted ms | measured ms | error | repeats differ by |",
@@ -138,6 +154,14 @@ def _shown(found: dict[str, Any]) -> str:
         for row in sorted(found["rows"], key=lambda r: r["measured_seconds"])
     ]
     return "\n".join([*lines, ""])
+
+
+def _said_of_cores(slower: float | None) -> str:
+    return (
+        ""
+        if slower is None
+        else f" A product took {1 + slower:.2f} times what it had taken of a core in the calibration."
+    )
 
 
 def _picture(found: list[dict[str, Any]]) -> go.Figure:

@@ -14,14 +14,17 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
+from runtime.calibration.core_time import PRODUCT
+from runtime.calibration.gemms import product
 from runtime.data.batches import local_sequences
 from runtime.launch.environment import from_environment
 from runtime.launch.meeting import join, open_store
@@ -37,6 +40,8 @@ from twin.strategies import load_job
 
 TIMEOUT_SECONDS = 120.0
 LEARNING_RATE = 1e-4
+PRODUCTS = 400
+"""Of a fifth of a millisecond: long enough for ranks that share cores to have had several turns."""
 
 
 @dataclass(frozen=True)
@@ -109,15 +114,33 @@ def run_job(wanted: Wanted, out: Path) -> None:
     mesh = Mesh.create(ranks_of(job), timeout_seconds=TIMEOUT_SECONDS)
     trainee = trains(job)(job, mesh, torch.device("cpu"), Adam())
     tracer = Tracer(TraceWanted(out / f"{wanted.name}-trace", 0, wanted.traced, overwrite=True), trainee.context)
+    before = product_seconds(mesh)
     steps = measure(trainee, mesh, wanted, tracer)
-    everyone: list[Any] | None = [steps]
+    mine = steps, mean((before, product_seconds(mesh)))
+    everyone: list[Any] | None = [mine]
     if mesh.everyone is not None:
         everyone = [None] * process.ranks if process.rank == 0 else None
-        dist.gather_object(steps, everyone, group=mesh.everyone, group_dst=0)
+        dist.gather_object(mine, everyone, group=mesh.everyone, group_dst=0)
     if everyone is not None:
-        write_result(out / f"{wanted.name}.json", wanted, job, everyone)
+        of_ranks, products = zip(*everyone, strict=True)
+        write_result(out / f"{wanted.name}.json", wanted, job, of_ranks, mean(products))
     if wanted.trace:
         tracer.write(process)
+
+
+def product_seconds(mesh: Mesh) -> float:
+    """Return what a product that calibration counts too takes of a core now, all ranks at once.
+
+    Cores that others share as well are not at all times what they were when the machine was calibrated.
+    """
+    run = product(PRODUCT, torch.float32, torch.device("cpu"))
+    run()
+    if mesh.everyone is not None:
+        dist.barrier(group=mesh.everyone)
+    begin = time.thread_time()
+    for _ in range(PRODUCTS):
+        run()
+    return (time.thread_time() - begin) / PRODUCTS
 
 
 def measure(trainee: Trainee, mesh: Mesh, wanted: Wanted, tracer: Tracer) -> list[Interval]:
@@ -180,7 +203,9 @@ def _random(first: int, sequences: int, length: int, vocabulary: int) -> tuple[t
     return window[:, :-1], window[:, 1:]
 
 
-def write_result(path: Path, wanted: Wanted, job: Job, everyone: list[list[Interval]]) -> None:
+def write_result(
+    path: Path, wanted: Wanted, job: Job, everyone: Sequence[list[Interval]], seconds_of_product: float
+) -> None:
     """Write all step times: last end minus first start."""
     steps = []
     for ranks in zip(*everyone, strict=True):
@@ -199,6 +224,7 @@ def write_result(path: Path, wanted: Wanted, job: Job, everyone: list[list[Inter
         "label": wanted.label,
         "ranks": job.ranks,
         "grid": job.concrete_grid.model_dump(),
+        "product_seconds": seconds_of_product,
         "plain_seconds": [s["seconds"] for s in steps if not s["traced"]],
         "traced_seconds": [s["seconds"] for s in steps if s["traced"]],
         "steps": steps,

@@ -59,6 +59,8 @@ class Sharing:
     shared_by: str
     ranks: int
     """Ranks that share them."""
+    turn: float | None = None
+    """Seconds that one keeps a core while others want it, if that was seen."""
 
 
 def sharing(data: Mapping[str, Any]) -> Sharing:
@@ -73,12 +75,13 @@ def sharing(data: Mapping[str, Any]) -> Sharing:
         return Sharing(None, "node", ranks)
     # one rank on each host: if they slow each other, the hosts are not really several
     apart = [factor for (busy, on), factor in slow.items() if busy == on > 1]
+    turn = next((float(row["seconds"]) for row in data["sharing"] if row["work"] == "turn"), None)
     several = ranks > per_host
     if several and (not apart or max(apart) > ALONE):
-        return Sharing(_cores(slow), "machine", ranks)
+        return Sharing(_cores(slow), "machine", ranks, turn)
     inside = {(busy, on): factor for (busy, on), factor in slow.items() if on == 1}
     shared = max(inside.values()) > ALONE
-    return Sharing(_cores(inside) if shared else None, "node", per_host)
+    return Sharing(_cores(inside), "node", per_host, turn) if shared else Sharing(None, "node", per_host)
 
 
 def _cores(slow: Mapping[tuple[int, int], float]) -> float:

@@ -95,6 +95,8 @@ def machine_from(data: Mapping[str, Any]) -> str:
             "count": write.measured(shared.cores, "", "the most that any set of ranks at work kept busy, by a product"),
             "shared_by": shared.shared_by,
         }
+        if shared.turn is not None:
+            machine["cores"]["turn"] = write.measured(shared.turn, "_seconds", "a rank's, while all look at the clock")
     machine |= _library(data, machine, write, quality)
     machine["caveat"] = "Fits to the microbenchmarks: " + "; ".join(
         f"{name} {value}" for name, value in quality.items() if value.rows
@@ -191,7 +193,7 @@ def _core(found: compute.FittedProducts, write: Numbers) -> dict[str, Any]:
 
 def _links(data: Mapping[str, Any], shared: compute.Sharing, write: Numbers, per_node: int) -> dict[str, Any]:
     inside, outside = (network.wire(data, same_host=same) for same in (True, False))
-    compute_slower, collective_slower = network.beside_compute(data)
+    compute_slower, collective_slower = network.beside_compute(data, shared)
     none = "no message between hosts was measured" if outside is None else "one switch"
     lone = "one rank of a host" if inside is None else ""
     return {

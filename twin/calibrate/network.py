@@ -7,12 +7,13 @@ or of the cores if that is longer: what the engine's max-min sharing comes to he
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
+from twin.calibrate.compute import OWN, Sharing, issue_seconds
 from twin.calibrate.solve import Array, Fitted, Quality, fit, line
 from twin.cost.collective import options
 from twin.cost.collective_group import Group, look
@@ -29,11 +30,14 @@ from twin.description.library import (
     SecondsByCollective,
 )
 from twin.description.machine import Machine
-from twin.description.parameter import Parameter
+from twin.description.parameter import Counted, Parameter
+from twin.description.problems import fail
 
 Row = Mapping[str, Any]
 LARGE_BYTES = 1 << 18
 """Messages from here on tell the rate, smaller ones the latency."""
+GLOO_THREADS = 2
+"""PyTorch gives a process group of gloo two threads for each network device (torch/csrc/distributed/c10d/init.cpp)."""
 SHORTEST = 1e-6
 """Seconds below which processor time is not told apart."""
 START = {
@@ -48,6 +52,8 @@ START = {
     "local_efficiency": 0.5,
     "core_call": 20e-6,
     "core_message": 20e-6,
+    "exchange_call": 20e-6,
+    "exchange_message": 20e-6,
     "local_rate": 1e9,
     "network_rate": 1e9,
     "reduce_rate": 3e9,
@@ -66,6 +72,8 @@ BOUNDS = {
     "local_efficiency": (0.05, 1.0),
     "core_call": (1e-7, 1e-2),
     "core_message": (1e-7, 1e-2),
+    "exchange_call": (1e-7, 1e-2),
+    "exchange_message": (1e-7, 1e-2),
     "local_rate": (5e7, 1e11),
     "network_rate": (5e7, 1e11),
     "reduce_rate": (1e8, 1e11),
@@ -75,6 +83,8 @@ BOUNDS = {
 CORE_CONSTANTS = (
     "core_call",
     "core_message",
+    "exchange_call",
+    "exchange_message",
     "local_rate",
     "network_rate",
     "reduce_rate",
@@ -148,29 +158,70 @@ def fit_library(
 ) -> tuple[dict[str, Fitted], Library, Quality]:
     """Fit the library's constants on a machine whose links and cores are known.
 
-    Returns those that were fitted, the library with all, and how well times and processor times are met.
+    Where ranks share cores, what a collective takes of them comes from processor times with all ranks at work, as in
+    a step; and what else it takes from one group alone, whose threads find cores free and caches warm.
+    Returns those that were fitted, the library with all, and how well they meet what they come from.
     """
-    timed = cases(data, machine)
-    several = any(case.group.nodes > 1 for case in timed)
-    names = [
-        name
-        for name in START
-        if (machine.cores is not None or name not in CORE_CONSTANTS) and (several or name not in NETWORK_CONSTANTS)
-    ]
-    # what a collective costs the cores shows in its processor time too, where it is not what it waits for
-    weighed = machine.cores is not None and all("core_seconds" in r for r in data["collectives"])
-    measured = [case.seconds for case in timed]
-    if weighed:
-        measured += [max(float(row["core_seconds"]), SHORTEST) for row in data["collectives"]]
-
-    def model(constants: Mapping[str, float]) -> Array:
-        made = library({**START, **constants}, largest_bytes, cores=machine.cores is not None)
-        found = [seconds(case, made, machine) for case in timed]
-        return np.array(found + [used(case, made) for case in timed] if weighed else found)
-
-    fitted, quality = fit(model, np.array(measured), {n: START[n] for n in names}, bounds={n: BOUNDS[n] for n in names})
-    values = {**START, **{name: found.value for name, found in fitted.items()}}
+    fits = [_of_times(data, machine, largest_bytes)]
+    if machine.cores is not None:
+        fits.append(_of_cores(data, machine, largest_bytes))
+    fitted = {name: constant for fit_ in fits for name, constant in fit_.constants.items()}
+    values = {**START, **{name: constant.value for name, constant in fitted.items()}}
+    quality = Quality.of(*(np.concatenate([getattr(each, of) for each in fits]) for of in ("predicted", "measured")))
     return fitted, library(values, largest_bytes, cores=machine.cores is not None), quality
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Constants, and seconds (rows,) that they come from."""
+
+    constants: dict[str, Fitted]
+    predicted: Array
+    measured: Array
+
+    @classmethod
+    def of(cls, names: Iterable[str], model: Callable[[Mapping[str, float]], Array], measured: Array) -> _Fit:
+        """Fit these constants, the others as they begin."""
+        start = {name: START[name] for name in names}
+        fitted, _ = fit(
+            lambda found: model({**START, **found}), measured, start, bounds={name: BOUNDS[name] for name in start}
+        )
+        values = {**START, **{name: constant.value for name, constant in fitted.items()}}
+        return cls(fitted, model(values), measured)
+
+
+def _of_times(data: Mapping[str, Any], machine: Machine, largest_bytes: float) -> _Fit:
+    """Fit times: of one group alone, where all would wait for cores."""
+    alone = machine.model_copy(update={"cores": None})
+    timed = [case for case in cases(data, alone) if machine.cores is None or case.ranks == case.group.ranks]
+    several = any(case.group.nodes > 1 for case in timed)
+    names = [n for n in START if n not in CORE_CONSTANTS and (several or n not in NETWORK_CONSTANTS)]
+
+    def model(values: Mapping[str, float]) -> Array:
+        made = library(values, largest_bytes, cores=False)
+        return np.array([seconds(case, made, alone) for case in timed])
+
+    return _Fit.of(names, model, np.array([case.seconds for case in timed]))
+
+
+def _of_cores(data: Mapping[str, Any], machine: Machine, largest_bytes: float) -> _Fit:
+    """Fit processor times, all ranks at work, without what starting a collective takes a device's host."""
+    if any("busy_core_seconds" not in row for row in data["collectives"]):
+        remedy = "measurements of CPUs of 2026-11-28 and before have to be measured again"
+        raise fail("collectives", remedy, "core_seconds")
+    issue = issue_seconds(data).get(OWN, Fitted(0.0, 0.0, 0)).value
+    rows = zip(cases(data, machine), data["collectives"], strict=True)
+    counted = [
+        (case, float(row["busy_core_seconds"]) - issue) for case, row in rows if case.ranks == int(data["ranks"])
+    ]
+    several = any(case.group.nodes > 1 for case, _ in counted)
+    names = [name for name in CORE_CONSTANTS if several or name not in NETWORK_CONSTANTS]
+
+    def model(values: Mapping[str, float]) -> Array:
+        made = library(values, largest_bytes, cores=True)
+        return np.array([used(case, made) for case, _ in counted])
+
+    return _Fit.of(names, model, np.array([max(seconds_, SHORTEST) for _, seconds_ in counted]))
 
 
 def used(case: Case, made: Library) -> float:
@@ -232,6 +283,9 @@ def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -
     work = HostWork(
         call_seconds=p("core_call"),
         message_seconds=p("core_message"),
+        exchange_call_seconds=p("exchange_call"),
+        exchange_message_seconds=p("exchange_message"),
+        threads=Counted(GLOO_THREADS, "datasheet", "PYTORCH"),
         local_bytes_per_second=p("local_rate"),
         network_bytes_per_second=p("network_rate"),
         reduce_bytes_per_second=p("reduce_rate"),
@@ -249,11 +303,20 @@ def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -
     )
 
 
-def beside_compute(data: Mapping[str, Any]) -> tuple[Fitted, Fitted]:
-    """Find how much longer compute and collectives take side by side: relative lengthening of each."""
+def beside_compute(data: Mapping[str, Any], shared: Sharing) -> tuple[Fitted, Fitted]:
+    """Find how much longer compute and collectives take side by side: relative lengthening of each.
+
+    Of collectives on cores that ranks share without what sharing them does: of twice as many threads as ranks each gets
+    an equal part of the cores, or what it wants.
+    """
     rows = data["overlap"]
     compute = [row["compute_seconds_beside"] / row["compute_seconds_alone"] - 1 for row in rows]
-    collective = [row["collective_seconds_beside"] / row["collective_seconds_alone"] - 1 for row in rows]
+    part = float("inf") if shared.cores is None else shared.cores / (2 * shared.ranks)
+    collective = []
+    for row in rows:
+        wanted = row.get("core_seconds_beside", 0.0) / row["collective_seconds_alone"]
+        expected = row["collective_seconds_alone"] * max(1.0, wanted / part)
+        collective.append(row["collective_seconds_beside"] / expected - 1)
     return _typical(compute), _typical(collective)
 
 

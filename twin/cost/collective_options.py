@@ -70,8 +70,13 @@ def on_cores(group: Group, option: Option) -> Option:
     return replace(option, wire_seconds=wire, seconds=max(option.seconds, option.startup_seconds + wire))
 
 
-def core_seconds(library: Library, kind: CollectiveKind, local_bytes: float, far_bytes: float, messages: int) -> float:
-    """Return the time of a core that a member needs for a call, for what it moves and what it adds."""
+def core_seconds(
+    library: Library, kind: CollectiveKind, local_bytes: float, far_bytes: float, messages: int, *, exchange: bool
+) -> float:
+    """Return the time of a core that a member needs for a call, for what it moves and what it adds.
+
+    `exchange`: its messages are posted one by one, not by a collective of the library's own.
+    """
     work = library.host_work
     if work is None:
         return 0.0
@@ -79,5 +84,4 @@ def core_seconds(library: Library, kind: CollectiveKind, local_bytes: float, far
     seconds = effort * (local_bytes / work.local_bytes_per_second + far_bytes / work.network_bytes_per_second)
     if kind in ("all_reduce", "reduce_scatter"):
         seconds += (local_bytes + far_bytes) / work.reduce_bytes_per_second
-    called = 0.0 if work.call_seconds is None else float(work.call_seconds)
-    return float(called + seconds + messages * work.message_seconds)
+    return float(work.posting_seconds(messages, exchange=exchange) + seconds)

@@ -8,12 +8,26 @@ Letters: m tokens, n and k the other sizes.
 
 from __future__ import annotations
 
-from twin.description.device import CoreLibrary, CoreProducts
+from twin.description.device import CoreLibrary, CoreProducts, Device
+from twin.description.train import GemmLibrary
 from twin.schedule.kernels import Gemm
 
-__all__ = ["core_gemm_seconds"]
+__all__ = ["core_gemm_seconds", "with_library"]
 
 _FP32_BYTES = 4
+
+
+def with_library(device: Device, wanted: GemmLibrary) -> Device:
+    """Return a device whose products are those of a job with this `train.gemm_library`.
+
+    Only `pytorch` makes a difference: what was measured is what `auto` takes, and there is no other to take.
+    """
+    core = device.gemm.core
+    if core is None or wanted != "pytorch" or len(core.libraries) == 1:
+        return device
+    usual = {name: library for name, library in core.libraries.items() if library.least_multiplications == 1}
+    gemm = device.gemm.model_copy(update={"core": core.model_copy(update={"libraries": usual})})
+    return device.model_copy(update={"gemm": gemm})
 
 
 def core_gemm_seconds(core: CoreProducts, peak_flops_per_second: float, gemm: Gemm) -> float:

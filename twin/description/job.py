@@ -121,7 +121,7 @@ class Job(Spec):
     """Of all that is random: device speeds, jitter and noise of the all-ranks engine; in the runtime
     weights, dropout and the order of samples."""
     train: Train = Train()
-    """For the runtime only: data, optimizer, steps, checkpoints."""
+    """For the runtime: data, optimizer, steps, checkpoints. The twin reads by whom it lets CPUs multiply."""
 
     @field_serializer("train")
     def _train_as_given(self, train: Train, info: SerializationInfo) -> dict[str, Any]:

@@ -234,6 +234,12 @@ class HostWork(Spec):
     """Time of a core that each member spends on a call, besides its messages: threads that wake. None: no time."""
     message_seconds: Parameter
     """Time of a core for each message that a member sends."""
+    exchange_call_seconds: Parameter | None = None
+    """As `call_seconds`, of direct exchanges, whose messages software posts one by one; None: the same."""
+    exchange_message_seconds: Parameter | None = None
+    """As `message_seconds`, of direct exchanges; None: the same."""
+    threads: Counted | None = None
+    """Collectives of one communicator that run at once, sharing links and cores; None: one after the other."""
     local_bytes_per_second: Parameter
     """Bytes that a core moves within its node: sends one member's, receives another's."""
     network_bytes_per_second: Parameter
@@ -242,6 +248,13 @@ class HostWork(Spec):
     """Bytes received that a core adds to its own."""
     effort: ByCollective | None = None
     """Time of a core for a byte moved, relative to an all-reduce's; None: as long."""
+
+    def posting_seconds(self, messages: int, *, exchange: bool) -> float:
+        """Return the time of a core for a call with so many messages, whatever they carry."""
+        call, message = self.call_seconds or 0.0, self.message_seconds
+        if exchange:
+            call, message = self.exchange_call_seconds or call, self.exchange_message_seconds or message
+        return float(call + messages * message)
 
 
 class Library(Spec):

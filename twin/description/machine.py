@@ -149,6 +149,8 @@ class Cores(Spec):
     """Cores, or as many as keep up with so many at work."""
     shared_by: Literal["node", "machine"]
     """True if the ranks of a node share them, or all ranks: a test bed of many nodes on one host."""
+    turn_seconds: Parameter | None = None
+    """How long a rank at work keeps a core before another gets its turn; None: all share it at once."""
 
 
 class RankingEntry(Spec):

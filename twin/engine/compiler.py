@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from twin.cost.core_gemm import with_library
 from twin.cost.kernels import kernel_seconds, measured_kind
 from twin.description.job import Job
 from twin.description.library import CollectiveKind
@@ -120,7 +121,7 @@ class _Compiler:
         self._second = second
         self._program = program
         self._job = job
-        self._device = job.machine.device
+        self._device = with_library(job.machine.device, job.train.gemm_library)
         # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
         self._on_device = self._device.type == "cpu"
         self._longer = 0.0 if job.cuda_graphs else _PROFILED if job.profiler else 1.0

@@ -10,6 +10,8 @@ Each rank (or class of ranks with the same future) is a process that walks throu
   idle at once, and this way what slows a collective follows from program order alone, which is
   what lets the all-ranks engine agree exactly.)
 * What the device's units have no part in (copies to the host, its updates, drives) slows nothing and is not slowed.
+* Where ranks share cores and take turns on them, the last member comes later to what is to run beside compute
+  (`twin.engine.turns`).
 * Members that run different programs (a message between pipeline stages) are never at the same op: what
   joins them is taken to run beside compute.
 * A collective starts when its last member has arrived and the communicator's previous
@@ -29,9 +31,10 @@ import simpy
 from twin.description.problems import fail
 from twin.engine.layout import NOWHERE
 from twin.engine.links import Links, Transfer
-from twin.engine.program import COMPUTE, START, Program
+from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.setting import Setting, Timeline
-from twin.engine.streams import MismatchError, Rank, Recorder, Stream, Timers, check_ended
+from twin.engine.streams import MismatchError, Rank, Recorder, Stream, Timers, check_ended, listen
+from twin.engine.turns import Turns, work_until_wait
 
 Process = Generator[simpy.Event, None, None]
 
@@ -54,7 +57,15 @@ def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
     ]
     streams = {
         communicator: [
-            Stream(environment, links, [ranks[m] for m in of], recorder, beside, quiet=communicator in setting.quiet)
+            Stream(
+                environment,
+                links,
+                [ranks[m] for m in of],
+                recorder,
+                beside,
+                quiet=communicator in setting.quiet,
+                at_once=setting.at_once,
+            )
             for of in members
         ]
         for communicator, members in setting.members.items()
@@ -67,8 +78,8 @@ def run(programs: Sequence[Program], setting: Setting) -> list[Timeline]:
             for i, (communicator, _, _) in enumerate(rank.program.calls)
         ]
         factors, noise = (_factors_of(rank.number, of) for of in (setting.compute_factor, setting.collective_factor))
-        walk = _walk(environment, rank, own, transfers, recorder, factors, noise)
-        environment.process(walk)
+        walk = _Walk(environment, rank, own, transfers, recorder, setting.turns, factors, noise)
+        environment.process(walk.run())
     try:
         environment.run()
     except MismatchError as error:
@@ -84,82 +95,92 @@ def _factors_of(rank: int, factors: list[list[float]] | None) -> list[float] | N
     return None if factors is None else [row[rank] for row in factors]
 
 
-def _walk(
-    environment: simpy.Environment,
-    rank: Rank,
-    streams: dict[str, Stream],
-    transfers: Sequence[Transfer | None],
-    recorder: Recorder,
-    factors: Sequence[float] | None,
-    noise: Sequence[float] | None,
-) -> Process:
-    """One rank's program, op by op."""
-    program = rank.program
-    rows = {name: getattr(recorder, name)[rank.number] for name in ("start", "end", "arrival", "share")}
-    call_stream = [streams.get(communicator) for communicator, _, _ in program.calls]
-    ops = range(len(program))
-    yield from _walk_ops(environment, rank, call_stream, transfers, rows, _State(), ops, factors, noise)
-    rank.at = len(program)
-    rank.stands_still(len(program))
-
-
 @dataclass
-class _State:
-    """What a rank takes with it from op to op."""
+class _Walk:
+    """One rank's way through its program, op by op."""
 
-    host: float = 0.0
-    """When the host has issued everything so far."""
+    environment: simpy.Environment
+    rank: Rank
+    streams: Mapping[str, Stream]
+    transfers: Sequence[Transfer | None]
+    """Of each call; None: the rank takes no part."""
+    recorder: Recorder
+    turns: Turns
+    factors: Sequence[float] | None
+    noise: Sequence[float] | None
     done: dict[int, simpy.Event] = field(default_factory=dict)
     """Ends of collectives that are awaited later."""
+    worked: float = 0.0
+    """Seconds of work since the rank last stood still."""
+    arrived: float = 0.0
+    """When it last came to a collective: they are started in order."""
 
-
-def _walk_ops(
-    environment: simpy.Environment,
-    rank: Rank,
-    call_stream: Sequence[Stream | None],
-    transfers: Sequence[Transfer | None],
-    rows: Mapping[str, array[float]],
-    state: _State,
-    ops: range,
-    factors: Sequence[float] | None = None,
-    noise: Sequence[float] | None = None,
-) -> Process:
-    """Go through some ops."""
-    program, done = rank.program, state.done
-    start, end, arrival = rows["start"], rows["end"], rows["arrival"]
-    for i in ops:
-        code, amount, target = program.code[i], program.amount[i], program.target[i]
-        state.host += program.host_seconds[i]
-        host = state.host
-        rank.at = i
-        slowness = rank.slowness if factors is None else rank.slowness * factors[i]
-        if code == COMPUTE:
-            if host > environment.now:
+    def run(self) -> Process:
+        """Go through all ops."""
+        environment, rank, program = self.environment, self.rank, self.rank.program
+        start, end, arrival = (self._row(name) for name in ("start", "end", "arrival"))
+        rest = work_until_wait(program) if self.turns.seconds else None
+        host = 0.0  # when it has issued everything so far
+        for i, code in enumerate(program.code):
+            amount, target = program.amount[i], program.target[i]
+            host += program.host_seconds[i]
+            rank.at = i
+            slowness = rank.slowness if self.factors is None else rank.slowness * self.factors[i]
+            if code != WAIT and host > environment.now:
                 rank.stands_still(i)
                 yield environment.timeout(host - environment.now)
-            rank.goes_on()
-            start[i] = arrival[i] = environment.now
-            if amount > 0.0:
-                yield rank.compute(amount * slowness)
-            end[i] = environment.now
-        elif code == START:
-            if host > environment.now:
-                rank.stands_still(i)
-                yield environment.timeout(host - environment.now)
-            if amount > 0.0:
+            if code == COMPUTE:
                 rank.goes_on()
-                yield rank.compute(amount * slowness)
-            arrival[i] = environment.now
-            stream, transfer = call_stream[target], transfers[target]
-            assert stream is not None
-            assert transfer is not None
-            if noise is not None:
-                transfer = transfer.longer(noise[i])
-            done[i] = stream.arrive(rank, i, target, transfer)
-        else:
-            start[i] = arrival[i] = environment.now
-            event = done.pop(target)
-            if not event.processed:
-                rank.stands_still(i)
-                yield event
-            end[i] = environment.now
+                start[i] = arrival[i] = environment.now
+                if amount > 0.0:
+                    yield rank.compute(amount * slowness)
+                end[i] = environment.now
+            elif code == START:
+                if amount > 0.0:
+                    rank.goes_on()
+                    yield rank.compute(amount * slowness)
+                left = 0.0 if rest is None else float(rest[i]) * slowness
+                self._start(i, target, left)
+            else:
+                start[i] = arrival[i] = environment.now
+                event = self.done.pop(target)
+                if not event.processed:
+                    rank.stands_still(i)
+                    yield event
+                    self.worked = 0.0
+                end[i] = environment.now
+            self.worked += amount * slowness
+        rank.at = len(program)
+        rank.stands_still(len(program))
+
+    def _row(self, name: str) -> array[float]:
+        row: array[float] = getattr(self.recorder, name)[self.rank.number]
+        return row
+
+    def _start(self, op: int, call: int, left: float) -> None:
+        """Come to a collective: now, or when the last member of the group has had its turn."""
+        environment, communicator = self.environment, self.rank.program.calls[call][0]
+        late = self.turns.late(communicator, self.worked, left) if left else 0.0
+        self.arrived = max(environment.now + late, self.arrived)
+        if self.arrived <= environment.now:
+            self.done[op] = self._arrive(op, call)
+            return
+        self.done[op] = done = environment.event()
+
+        def end(_event: simpy.Event) -> None:
+            done.succeed()
+
+        def come(_event: simpy.Event) -> None:
+            listen(self._arrive(op, call), end)
+
+        listen(environment.timeout(self.arrived - environment.now), come)
+
+    def _arrive(self, op: int, call: int) -> simpy.Event:
+        """Be there; returns the collective's end."""
+        self._row("arrival")[op] = self.environment.now
+        stream, transfer = self.streams.get(self.rank.program.calls[call][0]), self.transfers[call]
+        assert stream is not None
+        assert transfer is not None
+        if self.noise is not None:
+            transfer = transfer.longer(self.noise[op])
+        return stream.arrive(self.rank, op, call, transfer)

@@ -11,6 +11,7 @@ import numpy as np
 from twin.engine.links import Transfer
 from twin.engine.rows import Row
 from twin.engine.times import Floats, Times
+from twin.engine.turns import Turns
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,10 @@ class Setting:
     """What each rank class demands of the cores it shares while it computes; empty: it has its own."""
     cores: frozenset[int] = frozenset()
     """Which resources are cores."""
+    turns: Turns = field(default_factory=Turns)
+    """How ranks take turns on them."""
+    at_once: int = 1
+    """Collectives of a communicator that run at once; the others wait for them, in order."""
     quiet: frozenset[str] = frozenset()
     """Communicators whose ops neither slow compute nor are slowed by it: copy engines, the host and its drives do them,
     none of the device's units."""

@@ -29,6 +29,7 @@ from twin.engine.rows import distinct_seconds
 from twin.engine.segments import Segments
 from twin.engine.setting import Setting, Timeline
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
+from twin.engine.turns import turns_of
 from twin.engine.variation import slowest_factor
 from twin.schedule.communicator import Communicator, Role, spanned
 from twin.schedule.kernels import Attention, Gemm, Kernel
@@ -292,9 +293,17 @@ def _setting(
             for number, resource in enumerate(partition.resource_representatives)
             if prices.kind_of(resource) == "cores"
         ),
+        turns=turns_of(job.machine, job.ranks, cast.communicators),
+        at_once=_at_once(job),
         quiet=quiet(calls),
         role=role_of_class,
     )
+
+
+def _at_once(job: Job) -> int:
+    """Return how many collectives of a communicator run at once: as many as threads of shared cores run them."""
+    work = job.machine.libraries[job.library or job.machine.library].host_work
+    return 1 if job.machine.cores is None or work is None or work.threads is None else int(work.threads)
 
 
 def quiet(calls: Sequence[Call]) -> frozenset[str]:

@@ -212,10 +212,12 @@ class _Pending:
     done: simpy.Event
     ops: list[tuple[int, int]] = field(default_factory=list)
     """(rank class, op index) of the members that have arrived."""
+    flow: ActiveFlow | None = None
+    """Its transfer, once that has begun."""
 
 
 class Stream:
-    """The queue of one communicator on one class of groups: in order, all members together."""
+    """The queue of one communicator on one class of groups: in order, all members together, so many at once."""
 
     def __init__(
         self,
@@ -226,6 +228,7 @@ class Stream:
         beside: float,
         *,
         quiet: bool = False,
+        at_once: int = 1,
     ) -> None:
         self._environment = environment
         self._links = links
@@ -234,20 +237,22 @@ class Stream:
         self._beside = 1.0 if quiet else beside
         self._loud = () if quiet else members
         """Members whose compute it slows."""
-        self._flow: ActiveFlow | None = None
         self._recorder = recorder
         self._queue: list[_Pending] = []
+        """Collectives that some members have come to and that do not run yet."""
+        self._running: list[_Pending] = []
+        self._at_once = at_once
+        self._last_end = 0.0
         self._arrived = dict.fromkeys((m.number for m in members), 0)
-        self._done = 0
-        self._running = False
+        self._begun = 0
 
     def arrive(self, rank: Rank, op: int, call: int, transfer: Transfer) -> simpy.Event:
         """Note that a member's stream has come to its next collective."""
         number = self._arrived[rank.number]
         self._arrived[rank.number] = number + 1
-        if number - self._done == len(self._queue):
+        if number - self._begun == len(self._queue):
             self._queue.append(_Pending(call, transfer, self._environment.event()))
-        pending = self._queue[number - self._done]
+        pending = self._queue[number - self._begun]
         if pending.call != call:
             raise MismatchError(differing(rank.program, op, pending.call, call))
         pending.ops.append((rank.number, op))
@@ -255,10 +260,11 @@ class Stream:
         return pending.done
 
     def _begin_if_ready(self) -> None:
-        if self._running or not self._queue or len(self._queue[0].ops) < len(self._members):
+        if len(self._running) == self._at_once or not self._queue or len(self._queue[0].ops) < len(self._members):
             return
-        self._running = True
-        pending = self._queue[0]
+        pending = self._queue.pop(0)
+        self._running.append(pending)
+        self._begun += 1
         now = self._environment.now
         for rank, op in pending.ops:
             self._recorder.start[rank][op] = now
@@ -266,7 +272,7 @@ class Stream:
             member.collective_begins(self)
 
         def start_flow(_event: simpy.Event) -> None:
-            self._flow = self._links.begin(pending.transfer, self._limit(), lambda: self._finish(pending))
+            pending.flow = self._links.begin(pending.transfer, self._limit(), lambda: self._finish(pending))
 
         listen(self._environment.timeout(pending.transfer.startup_seconds), start_flow)
 
@@ -279,21 +285,23 @@ class Stream:
 
     def member_changed(self) -> None:
         """A member's compute stream has begun or ended a wait."""
-        if self._flow is not None and (limit := self._limit()) != self._flow.limit:
-            self._links.limit(self._flow, limit)
+        limit = self._limit()
+        for pending in self._running:
+            if pending.flow is not None and limit != pending.flow.limit:
+                self._links.limit(pending.flow, limit)
 
     def _finish(self, pending: _Pending) -> None:
-        assert self._flow is not None
-        share = self._flow.share(self._environment.now)
-        self._flow = None
-        now = self._environment.now
+        assert pending.flow is not None
+        now, before = self._environment.now, self._last_end
+        share = pending.flow.share(now)
         for rank, op in pending.ops:
+            # those that run at once are told one behind the other, as the runtime's traces have them
+            self._recorder.start[rank][op] = max(self._recorder.start[rank][op], before)
             self._recorder.end[rank][op] = now
             self._recorder.share[rank][op] = share
+        self._last_end = now
         for member in self._loud:
             member.collective_ends(self)
-        self._queue.pop(0)
-        self._done += 1
-        self._running = False
+        self._running.remove(pending)
         pending.done.succeed()
         self._begin_if_ready()

@@ -27,6 +27,22 @@ WATTS = ("machine.device.power.",)
 """Keys that decide the clock that a power cap leaves: for a job without one moved only if they are named."""
 DRAWN = ("machine.variation.compute_jitter", "machine.variation.network_noise")
 """Keys that only the all-ranks engine uses: with another one moved only if they are named."""
+TILES = tuple(
+    f"machine.device.gemm.{name}"
+    for name in (
+        "tile",
+        "main_loop_share",
+        "feed_bytes_per_flop",
+        "write_bytes_per_flop",
+        "wave_smoothing",
+        "launch",
+        "split",
+        "cache",
+        "memory_share",
+        "sustained_share",
+    )
+)
+"""Keys of products in tiles: for a device whose products are a core's (`gemm.core`) moved only if they are named."""
 BEYOND = ("machine.host_link.", "machine.host.", "machine.disk.")
 """Keys of what lies behind the devices: for a job that puts nothing there moved only if they are named."""
 
@@ -82,6 +98,8 @@ def levers(
         left_out += BEYOND
     if job.power_cap_watts is None:
         left_out += WATTS
+    if job.machine.device.gemm.core is not None:
+        left_out += TILES
     for key in wanted or [key for key in known if not key.startswith(left_out)]:
         lever = _links(job, change) if key == LINKS else _relative(key, known[key], change)
         if lever.sides:

@@ -22,6 +22,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from runtime.model.documents import documents_of
 from runtime.model.elementwise import residual
 from runtime.model.kept_attention import KeptAttention
+from runtime.parallel.differentiate import gradients
 from runtime.parallel.mesh import Communicator
 from runtime.strategies.four_d.again import Again, Make
 from runtime.strategies.four_d.block import Block
@@ -156,7 +157,7 @@ class _Piece:
     def gradient(self, of_output: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the gradients of the inputs; what was kept for them is let go."""
         assert self.graph is not None
-        found = torch.autograd.grad(self.graph, self.inputs, of_output)
+        found = gradients(self.graph, self.inputs, of_output)
         self.graph, self.inputs = None, ()
         return found
 

@@ -77,7 +77,7 @@ ENTRY = {
         "spread",
         "transfer_seconds",
         "skew_seconds",
-        "core_seconds",
+        "busy_core_seconds",
         "repeats",
     },
     "overlap": {
@@ -96,6 +96,8 @@ ENTRY = {
         "collective_seconds_beside",
         "core_seconds_alone",
         "core_seconds_beside",
+        "product_core_seconds_alone",
+        "product_core_seconds_beside",
         "products",
         "repeats",
     },

@@ -53,6 +53,6 @@ def direct_options(group: Group, library: Library, kind: CollectiveKind, bytes_:
             wire_seconds=moving,
             local_bytes=local_bytes,
             nic_bytes=nic_bytes,
-            core_seconds=core_seconds(library, kind, local_bytes, far_bytes, here + there),
+            core_seconds=core_seconds(library, kind, local_bytes, far_bytes, here + there, exchange=True),
         )
     ]

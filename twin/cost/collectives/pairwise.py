@@ -65,7 +65,7 @@ def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes
                 local_bytes=inside * part,
                 nic_bytes=nic_bytes,
                 uplink_bytes=leaving,
-                core_seconds=core_seconds(library, kind, here * part, there * part, here + there),
+                core_seconds=core_seconds(library, kind, here * part, there * part, here + there, exchange=True),
             )
         )
     return options

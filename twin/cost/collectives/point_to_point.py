@@ -49,7 +49,12 @@ def point_to_point_options(group: Group, library: Library, kind: CollectiveKind,
                 nic_bytes=far,
                 uplink_bytes=tuple(bytes_ * n for n in group.crossings),
                 core_seconds=core_seconds(
-                    library, kind, 0.0 if network else float(bytes_), float(bytes_) if network else 0.0, 1
+                    library,
+                    kind,
+                    0.0 if network else float(bytes_),
+                    float(bytes_) if network else 0.0,
+                    1,
+                    exchange=True,
                 ),
             )
         )

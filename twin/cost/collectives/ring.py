@@ -65,7 +65,7 @@ def ring_options(group: Group, library: Library, kind: CollectiveKind, bytes_: f
                 local_bytes=moved if group.members > 1 else 0.0,
                 nic_bytes=moved if network else 0.0,
                 uplink_bytes=tuple(moved * n for n in group.crossings),
-                core_seconds=core_seconds(library, kind, moved - far, far, steps),
+                core_seconds=core_seconds(library, kind, moved - far, far, steps, exchange=False),
             )
         )
     return options

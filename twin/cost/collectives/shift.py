@@ -49,7 +49,12 @@ def shift_options(group: Group, library: Library, kind: CollectiveKind, bytes_: 
                 nic_bytes=float(bytes_) * nics if network else 0.0,
                 uplink_bytes=tuple(float(bytes_) * n for n in group.crossings),
                 core_seconds=core_seconds(
-                    library, kind, 0.0 if network else float(bytes_), float(bytes_) if network else 0.0, 1
+                    library,
+                    kind,
+                    0.0 if network else float(bytes_),
+                    float(bytes_) if network else 0.0,
+                    1,
+                    exchange=True,
                 ),
             )
         )

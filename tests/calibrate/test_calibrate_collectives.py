@@ -1,0 +1,62 @@
+"""What calibration makes of collectives that were timed and counted on a machine whose constants are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.calibrate.known_machine import ISSUE, measurements, on_free_cores, read, with_collectives
+from twin.calibrate import machine_from, network
+from twin.calibrate.compute import Sharing
+from twin.description.machine import Machine
+from twin.description.problems import DescriptionError
+
+pytest.importorskip("scipy")
+
+
+@pytest.fixture(scope="module")
+def exact() -> tuple[dict[str, Any], Machine]:
+    data = with_collectives(measurements())
+    return data, read(machine_from(data))
+
+
+def test_collectives_come_out(exact):
+    """Times of one group alone, and what each rank's core spends while all are at work."""
+    data, machine = exact
+    free, _ = on_free_cores(machine)
+    gloo = machine.libraries["gloo"]
+    without = gloo.model_copy(update={"host_work": None})
+    for case in network.cases(data, free):
+        if case.ranks == case.group.ranks:
+            assert network.seconds(case, without, free) == pytest.approx(case.seconds, rel=0.05), case
+    for case, row in zip(network.cases(data, machine), data["collectives"], strict=True):
+        assert network.used(case, gloo) + ISSUE == pytest.approx(row["busy_core_seconds"], rel=0.05), case
+    assert gloo.host_work is not None
+    assert gloo.host_work.threads == 2
+
+
+def test_collectives_counted_while_nothing_else_ran_are_refused():
+    data = with_collectives(measurements())
+    for row in data["collectives"]:
+        row["core_seconds"] = row.pop("busy_core_seconds")
+    with pytest.raises(DescriptionError, match=r"collectives.*measured again"):
+        machine_from(data)
+
+
+@pytest.mark.parametrize("cores", [None, 2.0])
+def test_what_sharing_cores_lengthens_is_no_interference(cores):
+    """Eight ranks compute on two cores, and threads of a collective take turns with them."""
+    wanted = 0.5  # of a core, by each member while it runs alone
+    shared = Sharing(cores, "machine", 8)
+    level = 1.0 if cores is None else cores / 16
+    row = {
+        "compute_seconds_alone": 1.0,
+        "compute_seconds_beside": 1.2,
+        "collective_seconds_alone": 2e-3,
+        "core_seconds_beside": wanted * 2e-3,
+        "collective_seconds_beside": 1.1 * 2e-3 * max(1.0, wanted / level),
+    }
+    compute, collective = network.beside_compute({"overlap": [row, row, row]}, shared)
+    assert compute.value == pytest.approx(0.2)
+    assert collective.value == pytest.approx(0.1)
