@@ -28,7 +28,7 @@ class CoreTime:
     collective_seconds: float
     """Of the rank's process, its threads of gloo included, without that of products."""
     product_seconds: float
-    """Of one product, by this thread's clock: where products have one thread, and not on a GPU."""
+    """Of one product, by this thread's clock: all of it where products have one thread."""
 
 
 def core_time(

@@ -49,7 +49,7 @@ def measure_groups(team: Team, seconds: float) -> list[dict[str, Any]]:
 
     `seconds` is from the arrival of a group's last member to the last delivery, `transfer_seconds` to the last end
     of the transfer; the median over repeats of the mean over groups at work. `busy_core_seconds` is what one takes
-    of a core among products, as in a step.
+    of a CPU's core among products, all ranks at work, as in a step; None where some are not.
     """
     dtype = torch.float32 if team.device.type == "cpu" else torch.bfloat16
     sizes = SIZES if team.device.type == "cpu" else (*SIZES, *WIDE_SIZES)
@@ -68,8 +68,10 @@ def measure_groups(team: Team, seconds: float) -> list[dict[str, Any]]:
                     buffer = axis.buffer(kind, size, dtype)
                     working = axis.number < at_once
                     times, last = _repeats(team, axis, kind, buffer, each, working=working)
-                    counted = SLOW_COUNTED if last > SLOW_SECONDS else len(times)
-                    core = core_time(axis, kind, buffer, run, 1, counted, beside=False) if working else None
+                    core = None
+                    if team.device.type == "cpu" and at_once * layout.size == team.ranks:
+                        counted = SLOW_COUNTED if last > SLOW_SECONDS else len(times)
+                        core = core_time(axis, kind, buffer, run, 1, counted, beside=False)
                     facts = {
                         "kind": kind,
                         "bytes": size,
@@ -140,12 +142,13 @@ def _entry(same: Sequence[tuple[dict[str, Any], int, list[Times], CoreTime | Non
         delivered.append(mean(max(t.delivered for t in g) - a for g, a in zip(groups, last, strict=True)))
         transfer.append(mean(max(t.ended for t in g) - a for g, a in zip(groups, last, strict=True)))
         skew.append(mean(a - min(t.arrived for t in g) for g, a in zip(groups, last, strict=True)))
+    cores = [core.collective_seconds for _, _, _, core in same if core is not None]
     return {
         **facts,
         "seconds": median(delivered) / 1e9,
         "spread": spread(delivered),
         "transfer_seconds": median(transfer) / 1e9,
         "skew_seconds": median(skew) / 1e9,
-        "busy_core_seconds": mean(core.collective_seconds for _, _, _, core in same if core is not None),
+        "busy_core_seconds": mean(cores) if cores else None,
         "repeats": len(delivered),
     }

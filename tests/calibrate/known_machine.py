@@ -11,7 +11,6 @@ from twin.calibrate import machine_from, network
 from twin.cost.gemm import gemm_seconds
 from twin.cost.kernels import kernel_seconds
 from twin.description.device import CoreLibrary, CoreProducts, Device
-from twin.description.library import Library
 from twin.description.load import load_device, load_machine
 from twin.description.machine import Machine
 from twin.description.parameter import Parameter
@@ -171,13 +170,8 @@ def measurements(noise: float = 0.0, ranks: int = 8, per_host: int = 2) -> dict[
     }
 
 
-def on_free_cores(machine: Machine) -> tuple[Machine, Library]:
-    """A machine whose ranks have all the cores they want, and the known library on it."""
-    return machine.model_copy(update={"cores": None}), network.library(LIBRARY, 262144, cores=False)
-
-
 def with_collectives(data: dict[str, Any], noise: float = 0.0) -> dict[str, Any]:
-    """Add collectives of every layout, timed on the known machine on free cores, and counted on shared ones."""
+    """Add collectives of every layout, timed on the known machine, and counted where all ranks are at work."""
     rng = np.random.default_rng(2)
     machine = read(machine_from(data))
     made = network.library(LIBRARY, data["exchange_bytes"], cores=True)
@@ -196,13 +190,12 @@ def with_collectives(data: dict[str, Any], noise: float = 0.0) -> dict[str, Any]
         for kind in ("all_gather", "reduce_scatter", "all_reduce")
         for bytes_ in SIZES
     ]
-    cases = network.cases({**data, "collectives": rows}, machine)
-    free, free_library = on_free_cores(machine)
-    timed = network.cases({**data, "collectives": rows}, free)
-    for row, one, case in zip(rows, timed, cases, strict=True):
+    timed = network.cases({**data, "collectives": rows}, machine)
+    for row, case in zip(rows, timed, strict=True):
         error = float(np.exp(noise * rng.standard_normal()))
-        row["seconds"] = network.seconds(one, free_library, free) * error
-        row["busy_core_seconds"] = network.used(case, made) * error + ISSUE
+        row["seconds"] = network.seconds(case, made, machine) * error
+        counted = case.ranks == data["ranks"]
+        row["busy_core_seconds"] = network.used(case, made) * error + ISSUE if counted else None
     software = [
         {"software": name, "hidden": 64, "ops": 10, "collectives": started, "seconds_between": 1e-3 + started * ISSUE}
         for name, started in (("plain", 0), ("four_d", 5))

@@ -16,7 +16,7 @@ from twin.description.parameter import Parameter
 from twin.engine.des import Timeline, run
 from twin.engine.links import Transfer
 from twin.engine.sharing import Flow, assign_speeds
-from twin.engine.turns import Turns, turns_of
+from twin.engine.turns import Turns, turns_of, work_until_wait
 from twin.schedule.communicator import Communicator
 
 CORES = 0
@@ -138,6 +138,44 @@ def test_what_is_waited_for_at_once_is_not_late_and_starts_keep_their_order():
     assert timeline.start[:, 2] == pytest.approx([9.0, 9.0])  # a rank comes to its starts one after the other
 
 
+def test_what_starting_takes_is_part_of_a_turn():
+    # 3.5 s of 4 are over when the start has been issued: half a second is left
+    steps: list[Step] = [("compute", 3.0), ("start", "a", "x"), ("compute", 3.0), ("wait", "a")]
+    made = program(steps)
+    made.amounts[1] = 0.5
+    usual = setting(made, [alone(5.0)], [1.0, 1.0], capacity=[1.0])
+    use = [((CORES, 1.0),) for _ in range(2)]
+    timeline = run([made], replace(usual, core_use=use, cores=frozenset({CORES}), turns=TURNS))[0]
+    assert timeline.start[:, 1] == pytest.approx([7.5, 7.5])
+
+
+def test_work_until_the_next_wait():
+    steps: list[Step] = [
+        ("compute", 1.0),
+        ("start", "a", "x"),
+        ("compute", 2.0),
+        ("wait", "a"),
+        ("compute", 4.0),
+        ("compute", 8.0),
+    ]
+    assert work_until_wait(program(steps)).tolist() == [2.0, 2.0, 0.0, 12.0, 8.0, 0.0]
+
+
+def test_those_at_once_are_told_in_the_order_in_which_they_began():
+    # as the runtime's traces have them: the second ends first, and is told at the first one's end
+    transfers = [Transfer(0.0, seconds, (), 0.0) for seconds in (10.0, 3.0, 3.0)]
+    steps: list[Step] = [("start", "a", "x"), ("start", "b", "x"), ("wait", "b"), ("start", "c", "x"), ("wait", "c")]
+    made = program(steps)
+    usual = setting(made, transfers, [1.0, 1.0], capacity=[2.0])
+    use = [((CORES, 1.0),) for _ in range(2)]
+    timeline = run([made], replace(usual, core_use=use, cores=frozenset({CORES}), at_once=2))[0]
+    assert timeline.end[0, 2] == pytest.approx(3.0)  # who waits knows better
+    assert timeline.end[0, 4] == pytest.approx(6.0)
+    starts = [0, 1, 3]
+    assert timeline.start[0, starts] == pytest.approx([0.0, 10.0, 10.0])
+    assert timeline.end[0, starts] == pytest.approx([10.0, 10.0, 10.0])
+
+
 @pytest.mark.parametrize(("at_once", "ends"), [(1, (1.0, 2.0)), (2, (2.0, 2.0))])
 def test_threads_run_collectives_of_a_communicator_at_once(at_once, ends):
     # each would fill the link alone for 1 s
@@ -162,6 +200,7 @@ def test_where_the_last_of_a_group_comes_in_a_queue(size, ranks):
     found = turns_of(machine, ranks, {"x": group}).before_last["x"]
     last = np.mean([max(places) for places in itertools.combinations(range(ranks), size)])
     assert found == pytest.approx(last)
+    assert not turns_of(machine, ranks, {"x": group}, roles=2).before_last
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 3.0), st.floats(0.1, 1.0)), min_size=1, max_size=9), st.floats(0.3, 6.0))

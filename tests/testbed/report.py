@@ -15,8 +15,10 @@ import plotly.graph_objects as go
 from tests.testbed.beyond import BeyondScenario
 from tests.testbed.scenarios import Scenario
 from tests.testbed.strategies import STRATEGIES, WAYS, StrategyScenario
+from tests.testbed.worker import PRODUCT
 from twin.compare.compare import compare
 
+SIZE = (PRODUCT.m, PRODUCT.n, PRODUCT.k)
 MIN_MS, MAX_MS = 0.8, 1.25
 """Margins of the picture around the measured times."""
 SYMBOLS = ("circle", "circle-open", "square", "diamond", "diamond-open", "triangle-up", "cross", "x")
@@ -93,11 +95,12 @@ def _slower(now: float | None, calibrated: float | None) -> float | None:
 
 
 def calibrated_product_seconds(results: Path) -> float | None:
-    """Return what the workers' product took of a core in the calibration beside results, or above them."""
-    for folder in (results, results.parent):
-        for file in folder.glob("*-measurements.json"):
-            rows = json.loads(file.read_text(encoding="utf-8"))["overlap"]
-            return median(row["product_core_seconds_alone"] for row in rows)
+    """Return what the workers' product took of a core, all ranks at work, in the calibration there or above."""
+    for file in (folder / "testbed-measurements.json" for folder in (results, results.parent)):
+        if file.is_file():
+            rows = json.loads(file.read_text(encoding="utf-8"))["gemm"]
+            same = [row for row in rows if (row["pass"], row["m"], row["n"], row["k"]) == (PRODUCT.pass_, *SIZE)]
+            return float(max(same, key=lambda row: int(row["busy"]))["seconds"])
     return None
 
 

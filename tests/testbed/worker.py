@@ -23,7 +23,6 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from runtime.calibration.core_time import PRODUCT
 from runtime.calibration.gemms import product
 from runtime.data.batches import local_sequences
 from runtime.launch.environment import from_environment
@@ -32,6 +31,7 @@ from runtime.parallel.mesh import Mesh
 from runtime.step.context import Context
 from runtime.step.trainee import MicroBatch, Trainee
 from runtime.strategies import ranks_of, trains
+from runtime.strategies.four_d.gemm import Signature
 from runtime.tracing.tracer import Tracer
 from runtime.tracing.wanted import TraceWanted
 from twin.description.job import Job
@@ -40,8 +40,8 @@ from twin.strategies import load_job
 
 TIMEOUT_SECONDS = 120.0
 LEARNING_RATE = 1e-4
-PRODUCTS = 400
-"""Of a fifth of a millisecond: long enough for ranks that share cores to have had several turns."""
+PRODUCT, PRODUCTS = Signature("forward", 512, 512, 512), 60
+"""One that calibration times too, 1.5 ms of a core: so many that ranks that share cores have had several turns."""
 
 
 @dataclass(frozen=True)

@@ -267,6 +267,8 @@ def _library(
         "title": "gloo, as measured",
         "sources": {SOURCE: f"fourfold calibrate, {data['date']}"},
     }
+    if made.host_work is not None:
+        written["sources"][network.PYTORCH] = network.PYTORCHS_THREADS
     return {"library": "gloo", "libraries": {"gloo": _sourced(written, fitted, write)}}
 
 
@@ -278,6 +280,8 @@ def _sourced(node: Any, fitted: Mapping[str, Fitted], write: Numbers) -> Any:
             return write.plain(constant)
         if node["source"] in network.START:
             return write.assumed(node["value"], "", "no measurement tells; where the fit would have begun")
+        if node["source"] == network.PYTORCH:
+            return node
         return {**node, "source": f"{SOURCE}: not used, or as the runtime has it"}
     if isinstance(node, dict):
         return {key: _sourced(value, fitted, write) for key, value in node.items() if value is not None}

@@ -37,7 +37,8 @@ Row = Mapping[str, Any]
 LARGE_BYTES = 1 << 18
 """Messages from here on tell the rate, smaller ones the latency."""
 GLOO_THREADS = 2
-"""PyTorch gives a process group of gloo two threads for each network device (torch/csrc/distributed/c10d/init.cpp)."""
+PYTORCH = "PYTORCH"
+PYTORCHS_THREADS = "torch/csrc/distributed/c10d/init.cpp: a process group of gloo has two for each network device"
 SHORTEST = 1e-6
 """Seconds below which processor time is not told apart."""
 START = {
@@ -159,16 +160,15 @@ def fit_library(
     """Fit the library's constants on a machine whose links and cores are known.
 
     Where ranks share cores, what a collective takes of them comes from processor times with all ranks at work, as in
-    a step; and what else it takes from one group alone, whose threads find cores free and caches warm.
+    a step; times then tell what it takes besides. (One that comes alone takes less of them, so that short ones of the
+    microbenchmark are said to take longer than they did.)
     Returns those that were fitted, the library with all, and how well they meet what they come from.
     """
-    fits = [_of_times(data, machine, largest_bytes)]
-    if machine.cores is not None:
-        fits.append(_of_cores(data, machine, largest_bytes))
-    fitted = {name: constant for fit_ in fits for name, constant in fit_.constants.items()}
-    values = {**START, **{name: constant.value for name, constant in fitted.items()}}
+    fits = [] if machine.cores is None else [_of_cores(data, machine, largest_bytes)]
+    fits.append(_of_times(data, machine, largest_bytes, fits[0].values if fits else START))
+    fitted = {name: constant for each in fits for name, constant in each.constants.items()}
     quality = Quality.of(*(np.concatenate([getattr(each, of) for each in fits]) for of in ("predicted", "measured")))
-    return fitted, library(values, largest_bytes, cores=machine.cores is not None), quality
+    return fitted, library(fits[-1].values, largest_bytes, cores=machine.cores is not None), quality
 
 
 @dataclass(frozen=True)
@@ -176,44 +176,50 @@ class _Fit:
     """Constants, and seconds (rows,) that they come from."""
 
     constants: dict[str, Fitted]
+    values: dict[str, float]
+    """Of all constants, those included that are not fitted."""
     predicted: Array
     measured: Array
 
     @classmethod
-    def of(cls, names: Iterable[str], model: Callable[[Mapping[str, float]], Array], measured: Array) -> _Fit:
-        """Fit these constants, the others as they begin."""
+    def of(
+        cls,
+        names: Iterable[str],
+        model: Callable[[Mapping[str, float]], Array],
+        measured: Array,
+        others: Mapping[str, float] = START,
+    ) -> _Fit:
+        """Fit these constants, the others as they are given."""
         start = {name: START[name] for name in names}
         fitted, _ = fit(
-            lambda found: model({**START, **found}), measured, start, bounds={name: BOUNDS[name] for name in start}
+            lambda found: model({**others, **found}), measured, start, bounds={name: BOUNDS[name] for name in start}
         )
-        values = {**START, **{name: constant.value for name, constant in fitted.items()}}
-        return cls(fitted, model(values), measured)
+        values = {**others, **{name: constant.value for name, constant in fitted.items()}}
+        return cls(fitted, values, model(values), measured)
 
 
-def _of_times(data: Mapping[str, Any], machine: Machine, largest_bytes: float) -> _Fit:
-    """Fit times: of one group alone, where all would wait for cores."""
-    alone = machine.model_copy(update={"cores": None})
-    timed = [case for case in cases(data, alone) if machine.cores is None or case.ranks == case.group.ranks]
+def _of_times(data: Mapping[str, Any], machine: Machine, largest_bytes: float, others: Mapping[str, float]) -> _Fit:
+    """Fit times, what cores are asked for as it is."""
+    timed, on_cores = cases(data, machine), machine.cores is not None
     several = any(case.group.nodes > 1 for case in timed)
     names = [n for n in START if n not in CORE_CONSTANTS and (several or n not in NETWORK_CONSTANTS)]
 
     def model(values: Mapping[str, float]) -> Array:
-        made = library(values, largest_bytes, cores=False)
-        return np.array([seconds(case, made, alone) for case in timed])
+        made = library(values, largest_bytes, cores=on_cores)
+        return np.array([seconds(case, made, machine) for case in timed])
 
-    return _Fit.of(names, model, np.array([case.seconds for case in timed]))
+    return _Fit.of(names, model, np.array([case.seconds for case in timed]), others)
 
 
 def _of_cores(data: Mapping[str, Any], machine: Machine, largest_bytes: float) -> _Fit:
     """Fit processor times, all ranks at work, without what starting a collective takes a device's host."""
-    if any("busy_core_seconds" not in row for row in data["collectives"]):
-        remedy = "measurements of CPUs of 2026-11-28 and before have to be measured again"
-        raise fail("collectives", remedy, "core_seconds")
     issue = issue_seconds(data).get(OWN, Fitted(0.0, 0.0, 0)).value
     rows = zip(cases(data, machine), data["collectives"], strict=True)
-    counted = [
-        (case, float(row["busy_core_seconds"]) - issue) for case, row in rows if case.ranks == int(data["ranks"])
-    ]
+    found = [(case, row.get("busy_core_seconds")) for case, row in rows]
+    counted = [(case, float(seconds_) - issue) for case, seconds_ in found if seconds_ is not None]
+    if not counted:
+        remedy = "measurements of CPUs of 2026-11-28 and before have to be measured again"
+        raise fail("collectives", remedy, "without busy_core_seconds")
     several = any(case.group.nodes > 1 for case, _ in counted)
     names = [name for name in CORE_CONSTANTS if several or name not in NETWORK_CONSTANTS]
 
@@ -285,7 +291,7 @@ def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -
         message_seconds=p("core_message"),
         exchange_call_seconds=p("exchange_call"),
         exchange_message_seconds=p("exchange_message"),
-        threads=Counted(GLOO_THREADS, "datasheet", "PYTORCH"),
+        threads=Counted(GLOO_THREADS, "datasheet", PYTORCH),
         local_bytes_per_second=p("local_rate"),
         network_bytes_per_second=p("network_rate"),
         reduce_bytes_per_second=p("reduce_rate"),
@@ -311,7 +317,8 @@ def beside_compute(data: Mapping[str, Any], shared: Sharing) -> tuple[Fitted, Fi
     """
     rows = data["overlap"]
     compute = [row["compute_seconds_beside"] / row["compute_seconds_alone"] - 1 for row in rows]
-    part = float("inf") if shared.cores is None else shared.cores / (2 * shared.ranks)
+    on_cores = shared.cores is not None and data["device_type"] == "cpu"
+    part = shared.cores / (2 * shared.ranks) if on_cores and shared.cores is not None else float("inf")
     collective = []
     for row in rows:
         wanted = row.get("core_seconds_beside", 0.0) / row["collective_seconds_alone"]

@@ -235,11 +235,13 @@ class HostWork(Spec):
     message_seconds: Parameter
     """Time of a core for each message that a member sends."""
     exchange_call_seconds: Parameter | None = None
-    """As `call_seconds`, of direct exchanges, whose messages software posts one by one; None: the same."""
+    """As `call_seconds`, of what software posts message by message: direct exchanges, all-to-alls, shifts, messages.
+    None: the same."""
     exchange_message_seconds: Parameter | None = None
-    """As `message_seconds`, of direct exchanges; None: the same."""
+    """As `message_seconds`, of these; None: the same."""
     threads: Counted | None = None
-    """Collectives of one communicator that run at once, sharing links and cores; None: one after the other."""
+    """Collectives of one communicator, exchanges included, that run at once where ranks share cores; None: one after
+    the other."""
     local_bytes_per_second: Parameter
     """Bytes that a core moves within its node: sends one member's, receives another's."""
     network_bytes_per_second: Parameter
@@ -251,10 +253,12 @@ class HostWork(Spec):
 
     def posting_seconds(self, messages: int, *, exchange: bool) -> float:
         """Return the time of a core for a call with so many messages, whatever they carry."""
-        call, message = self.call_seconds or 0.0, self.message_seconds
-        if exchange:
-            call, message = self.exchange_call_seconds or call, self.exchange_message_seconds or message
-        return float(call + messages * message)
+        call, message = self.call_seconds, self.message_seconds
+        if exchange and self.exchange_call_seconds is not None:
+            call = self.exchange_call_seconds
+        if exchange and self.exchange_message_seconds is not None:
+            message = self.exchange_message_seconds
+        return float((0.0 if call is None else call) + messages * message)
 
 
 class Library(Spec):

@@ -15,7 +15,8 @@ Each rank (or class of ranks with the same future) is a process that walks throu
 * Members that run different programs (a message between pipeline stages) are never at the same op: what
   joins them is taken to run beside compute.
 * A collective starts when its last member has arrived and the communicator's previous
-  collective is done. After its start-up it is a flow that shares links with all others.
+  collective is done (or all but one of those before it, where threads of shared cores run
+  two). After its start-up it is a flow that shares links with all others.
 * Time is in seconds from the start of the step. Same job, same result, to the bit.
 """
 
@@ -134,11 +135,13 @@ class _Walk:
                 start[i] = arrival[i] = environment.now
                 if amount > 0.0:
                     yield rank.compute(amount * slowness)
+                self.worked += amount * slowness
                 end[i] = environment.now
             elif code == START:
                 if amount > 0.0:
                     rank.goes_on()
                     yield rank.compute(amount * slowness)
+                self.worked += amount * slowness
                 left = 0.0 if rest is None else float(rest[i]) * slowness
                 self._start(i, target, left)
             else:
@@ -149,7 +152,6 @@ class _Walk:
                     yield event
                     self.worked = 0.0
                 end[i] = environment.now
-            self.worked += amount * slowness
         rank.at = len(program)
         rank.stands_still(len(program))
 

@@ -293,7 +293,7 @@ def _setting(
             for number, resource in enumerate(partition.resource_representatives)
             if prices.kind_of(resource) == "cores"
         ),
-        turns=turns_of(job.machine, job.ranks, cast.communicators),
+        turns=turns_of(job.machine, job.ranks, cast.communicators, len(cast.roles)),
         at_once=_at_once(job),
         quiet=quiet(calls),
         role=role_of_class,

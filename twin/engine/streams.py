@@ -6,6 +6,7 @@ The rules are those of `twin.engine.des`.
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import islice
@@ -214,6 +215,8 @@ class _Pending:
     """(rank class, op index) of the members that have arrived."""
     flow: ActiveFlow | None = None
     """Its transfer, once that has begun."""
+    ended: float | None = None
+    share: float = 1.0
 
 
 class Stream:
@@ -242,6 +245,8 @@ class Stream:
         """Collectives that some members have come to and that do not run yet."""
         self._running: list[_Pending] = []
         self._at_once = at_once
+        self._untold: deque[_Pending] = deque()
+        """What has begun, in order: those that run at once are told one behind the other, as traces have them."""
         self._last_end = 0.0
         self._arrived = dict.fromkeys((m.number for m in members), 0)
         self._begun = 0
@@ -264,6 +269,7 @@ class Stream:
             return
         pending = self._queue.pop(0)
         self._running.append(pending)
+        self._untold.append(pending)
         self._begun += 1
         now = self._environment.now
         for rank, op in pending.ops:
@@ -292,16 +298,21 @@ class Stream:
 
     def _finish(self, pending: _Pending) -> None:
         assert pending.flow is not None
-        now, before = self._environment.now, self._last_end
-        share = pending.flow.share(now)
-        for rank, op in pending.ops:
-            # those that run at once are told one behind the other, as the runtime's traces have them
-            self._recorder.start[rank][op] = max(self._recorder.start[rank][op], before)
-            self._recorder.end[rank][op] = now
-            self._recorder.share[rank][op] = share
-        self._last_end = now
+        pending.ended = self._environment.now
+        pending.share = pending.flow.share(pending.ended)
+        while self._untold and (ended := self._untold[0].ended) is not None:
+            self._tell(self._untold.popleft(), ended)
         for member in self._loud:
             member.collective_ends(self)
         self._running.remove(pending)
         pending.done.succeed()
         self._begin_if_ready()
+
+    def _tell(self, pending: _Pending, ended: float) -> None:
+        """Record when a collective ran: no earlier than the one that began before it ended."""
+        before, self._last_end = self._last_end, max(ended, self._last_end)
+        for rank, op in pending.ops:
+            start = self._recorder.start[rank]
+            start[op] = max(start[op], before)
+            self._recorder.end[rank][op] = self._last_end
+            self._recorder.share[rank][op] = pending.share

@@ -4,6 +4,9 @@ The engine lets threads share cores evenly and at once, which is right for how l
 for a turn while the others wait. Where all have work before they next stand still, the last of a group comes to what it
 starts after the others' turns, not at the same time as they; so what is started to run beside compute has less of it
 beside it, and what is waited for at once is no later.
+
+The others are taken to have as much to do as the rank itself, and all of them something: true of ranks that run the
+same program, and said of no others (the stages of a pipeline take no turns here).
 """
 
 from __future__ import annotations
@@ -37,10 +40,10 @@ class Turns:
         return self.before_last.get(communicator, 0.0) * left
 
 
-def turns_of(machine: Machine, ranks: int, communicators: Mapping[str, Communicator]) -> Turns:
-    """Say how a job's ranks take turns."""
+def turns_of(machine: Machine, ranks: int, communicators: Mapping[str, Communicator], roles: int = 1) -> Turns:
+    """Say how a job's ranks take turns; with several roles not at all."""
     cores = machine.cores
-    if cores is None or cores.turn_seconds is None:
+    if cores is None or cores.turn_seconds is None or roles > 1:
         return Turns()
     sharing = ranks if cores.shared_by == "machine" else min(ranks, machine.devices_per_node)
     others = max(0.0, sharing / cores.count - 1.0)

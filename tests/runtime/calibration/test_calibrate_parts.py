@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from runtime.calibration import kernels
 from runtime.calibration.attention import MIN_REPEATS, TimedAttention
+from runtime.calibration.core_time import core_time
 from runtime.calibration.gemms import passes, product
 from runtime.calibration.layouts import layouts
 from runtime.calibration.listening import by_kind, hear
@@ -22,7 +23,7 @@ from runtime.calibration.messages import chosen_peers
 from runtime.calibration.overlap import chosen_layouts
 from runtime.calibration.quiet import QuietRank, as_text, quiet_context
 from runtime.calibration.sample import chunk_of, in_turn, repeat, spread
-from runtime.calibration.sharing import rank_sets
+from runtime.calibration.sharing import rank_sets, stretches_ns
 from runtime.calibration.tiers import _copies, _on_host
 from runtime.parallel.mesh import line
 from runtime.parallel.ops import Op
@@ -198,3 +199,48 @@ def test_what_lies_between_ops_is_of_steps_that_nobody_hears(monkeypatch):
     between = kernels._listen(team, rank, 0.0)[kernels.BETWEEN]
     assert len(between) == kernels.MIN_STEPS
     assert between == pytest.approx([0.002] * len(between), abs=5e-4)
+
+
+def test_stretches_are_what_lies_between_gaps(monkeypatch):
+    """A clock that jumps twice: 3 ms after the begin, and 4 ms after it came back."""
+    step = 100_000
+    looks = [*range(0, 3_000_001, step), *range(15_000_000, 19_000_001, step), 31_000_000]
+    monkeypatch.setattr(time, "monotonic_ns", iter(looks).__next__)
+    assert stretches_ns(0.031) == [3_000_000, 4_000_000, 0]
+
+
+class Counted:
+    """A clock of a core and of a process, an axis and a product that move them: 5 of a product, 3 of a collective."""
+
+    def __init__(self) -> None:
+        self.thread = self.process = 0.0
+        self.said: list[str] = []
+
+    def run(self) -> None:
+        self.said.append("product")
+        self.thread += 5.0
+        self.process += 5.0
+
+    def start(self, *_: object) -> Counted:
+        self.said.append("start")
+        self.process += 2.0  # by gloo's threads
+        return self
+
+    def wait(self) -> None:
+        self.said.append("wait")
+        self.thread += 1.0
+        self.process += 1.0
+
+
+@pytest.mark.parametrize(
+    ("beside", "order"),
+    [(True, ["start", "product", "product", "wait"]), (False, ["product", "product", "start", "wait"])],
+)
+def test_processor_time_of_a_collective_is_what_products_leave(monkeypatch, beside, order):
+    clock = Counted()
+    monkeypatch.setattr(time, "thread_time", lambda: clock.thread)
+    monkeypatch.setattr(time, "process_time", lambda: clock.process)
+    found = core_time(clock, "all_gather", torch.zeros(1), clock.run, 2, 3, beside=beside)
+    assert clock.said == 3 * order
+    assert found.collective_seconds == pytest.approx(3.0)
+    assert found.product_seconds == pytest.approx(5.0)
