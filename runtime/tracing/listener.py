@@ -47,8 +47,8 @@ class HostListener:
     _flight: dict[str, Note] = field(default_factory=dict)
     _unwatched: list[tuple[Any, Note]] = field(default_factory=list)
     """Collectives that nothing has run beside yet: most are waited for at once, and need no watching."""
-    _watch: dict[tuple[str | None, str | None] | None, SimpleQueue[_Watched | None]] = field(default_factory=dict)
-    """What each watching thread is to wait for, in order."""
+    _watch: dict[tuple[str | None, str | None], SimpleQueue[_Watched | None]] = field(default_factory=dict)
+    """What each watching thread is to wait for, in order; by communicator, and by direction of messages."""
 
     def compute(self, op: Op, run: Callable[[], T]) -> T:
         """Do device work."""
@@ -73,8 +73,8 @@ class HostListener:
     def watch(self) -> None:
         """See when collectives end that are in flight: by their future, exchanges and messages by a thread that waits.
 
-        Messages of one communicator and direction end in order and have a thread of their own: others may come only
-        when this rank has done what they would keep it from.
+        Exchanges of one communicator, and its messages of one direction, end in order and have a thread of their own:
+        others may come much later, or only when this rank has done what they would keep it from.
         """
         for work, note in self._unwatched:
             if note.end_ns >= 0:
@@ -82,7 +82,7 @@ class HostListener:
             if not isinstance(work, _Watched):
                 work.get_future().add_done_callback(partial(_end, note))
                 continue
-            of = (note.op.communicator, note.op.kind) if note.op.kind in ("send", "receive") else None
+            of = note.op.communicator, note.op.kind if note.op.kind in ("send", "receive") else None
             if of not in self._watch:
                 self._watch[of] = SimpleQueue()
                 threading.Thread(target=_watch, args=(self._watch[of],), daemon=True).start()
@@ -110,16 +110,25 @@ class HostListener:
 
 @dataclass
 class _Watched:
-    """An exchange, or a message; once it is handed over only the watching thread waits for it."""
+    """An exchange, or a message, that one thread alone waits for: the rank's own, or the watching one if it is first.
+
+    That has others before it: a rank that waits for a gather shall not wait for a slow scatter that it started earlier.
+    """
 
     work: Together
     note: Note
     done: threading.Event | None = None
+    """Once it is handed over: set when the watching thread has waited for it."""
     failed: BaseException | None = None
+    _taken: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> bool:
+        """Be who waits; false if somebody else is."""
+        return self._taken.acquire(blocking=False)
 
     def wait(self) -> None:
-        """Wait, by way of the watching thread if it has it."""
-        if self.done is None:
+        """Wait, by way of the watching thread if it does so already."""
+        if self.done is None or self.take():
             self.work.wait()
             return
         self.done.wait()
@@ -129,6 +138,8 @@ class _Watched:
 
 def _watch(queue: SimpleQueue[_Watched | None]) -> None:
     while (watched := queue.get()) is not None:
+        if not watched.take():
+            continue
         try:
             watched.work.wait()
             _end(watched.note)
