@@ -118,7 +118,7 @@ class _Watched:
     work: Together
     note: Note
     done: threading.Event | None = None
-    """Once it is handed over: set when the watching thread has waited for it."""
+    """Once it is handed over: set when somebody has waited for it."""
     failed: BaseException | None = None
     _taken: threading.Lock = field(default_factory=threading.Lock)
 
@@ -128,8 +128,12 @@ class _Watched:
 
     def wait(self) -> None:
         """Wait, by way of the watching thread if it does so already."""
-        if self.done is None or self.take():
+        if self.done is None:
             self.work.wait()
+            return
+        if self.take():
+            self.work.wait()
+            self.done.set()  # for whoever waits once more
             return
         self.done.wait()
         if self.failed is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -27,17 +25,10 @@ from twin.calibrate import machine_from
 from twin.calibrate.compute import product_of
 from twin.calibrate.solve import fit, line
 from twin.cost.gemm import gemm_seconds
-from twin.description.machine import Machine
 from twin.description.problems import DescriptionError
 from twin.schedule.kernels import Gemm
 
 pytest.importorskip("scipy")
-
-
-@pytest.fixture(scope="module")
-def exact() -> tuple[dict[str, Any], Machine]:
-    data = with_collectives(measurements())
-    return data, read(machine_from(data))
 
 
 def test_cores_and_links_are_found(exact):

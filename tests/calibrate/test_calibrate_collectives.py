@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from tests.calibrate.known_machine import ISSUE, measurements, read, with_collectives
+from tests.calibrate.known_machine import ISSUE, measurements, with_collectives
 from twin.calibrate import machine_from, network
 from twin.calibrate.compute import Sharing
-from twin.description.machine import Machine
 from twin.description.problems import DescriptionError
 
 pytest.importorskip("scipy")
-
-
-@pytest.fixture(scope="module")
-def exact() -> tuple[dict[str, Any], Machine]:
-    data = with_collectives(measurements())
-    return data, read(machine_from(data))
 
 
 def test_collectives_come_out(exact):

@@ -15,6 +15,7 @@ from twin.description.machine import Cores
 from twin.description.parameter import Parameter
 from twin.engine.des import Timeline, run
 from twin.engine.links import Transfer
+from twin.engine.program import START
 from twin.engine.sharing import Flow, assign_speeds
 from twin.engine.turns import Turns, turns_of, work_until_wait
 from twin.schedule.communicator import Communicator
@@ -28,14 +29,19 @@ def on_cores(
     slowness: Sequence[float],
     cores: float,
     transfers: Sequence[Transfer] = (),
+    *,
     turns: Turns | None = None,
-    **changes: float,
+    at_once: int = 1,
+    issue: float = 0.0,
+    link: float = 1.0,
 ) -> Timeline:
-    """Run ranks that all share so many cores."""
+    """Run ranks that all share so many cores and a link; starting a collective takes `issue` of a core."""
     made = program(steps)
-    usual = setting(made, transfers, slowness, capacity=[cores], **changes)
+    made.amounts[:] = [issue if code == START else own for code, own in zip(made.code, made.amounts, strict=True)]
+    usual = setting(made, transfers, slowness, capacity=[cores, link])
     use = [((CORES, 1.0),) for _ in slowness]
-    return run([made], replace(usual, core_use=use, cores=frozenset({CORES}), turns=turns or Turns()))[0]
+    shared = replace(usual, core_use=use, cores=frozenset({CORES}), turns=turns or Turns(), at_once=at_once)
+    return run([made], shared)[0]
 
 
 def test_eight_ranks_on_two_cores_take_four_times_as_long():
@@ -141,11 +147,7 @@ def test_what_is_waited_for_at_once_is_not_late_and_starts_keep_their_order():
 def test_what_starting_takes_is_part_of_a_turn():
     # 3.5 s of 4 are over when the start has been issued: half a second is left
     steps: list[Step] = [("compute", 3.0), ("start", "a", "x"), ("compute", 3.0), ("wait", "a")]
-    made = program(steps)
-    made.amounts[1] = 0.5
-    usual = setting(made, [alone(5.0)], [1.0, 1.0], capacity=[1.0])
-    use = [((CORES, 1.0),) for _ in range(2)]
-    timeline = run([made], replace(usual, core_use=use, cores=frozenset({CORES}), turns=TURNS))[0]
+    timeline = on_cores(steps, [1.0, 1.0], 1, [alone(5.0)], turns=TURNS, issue=0.5)
     assert timeline.start[:, 1] == pytest.approx([7.5, 7.5])
 
 
@@ -165,10 +167,7 @@ def test_those_at_once_are_told_in_the_order_in_which_they_began():
     # as the runtime's traces have them: the second ends first, and is told at the first one's end
     transfers = [Transfer(0.0, seconds, (), 0.0) for seconds in (10.0, 3.0, 3.0)]
     steps: list[Step] = [("start", "a", "x"), ("start", "b", "x"), ("wait", "b"), ("start", "c", "x"), ("wait", "c")]
-    made = program(steps)
-    usual = setting(made, transfers, [1.0, 1.0], capacity=[2.0])
-    use = [((CORES, 1.0),) for _ in range(2)]
-    timeline = run([made], replace(usual, core_use=use, cores=frozenset({CORES}), at_once=2))[0]
+    timeline = on_cores(steps, [1.0, 1.0], 2, transfers, at_once=2)
     assert timeline.end[0, 2] == pytest.approx(3.0)  # who waits knows better
     assert timeline.end[0, 4] == pytest.approx(6.0)
     starts = [0, 1, 3]
@@ -181,10 +180,7 @@ def test_threads_run_collectives_of_a_communicator_at_once(at_once, ends):
     # each would fill the link alone for 1 s
     link = Transfer(0.0, 1.0, ((1, 1.0),), 1.0)
     steps: list[Step] = [("start", "a", "x"), ("start", "b", "x"), ("wait", "a"), ("wait", "b")]
-    made = program(steps)
-    usual = setting(made, [link, link], [1.0, 1.0], capacity=[2.0, 1.0])
-    use = [((CORES, 1.0),) for _ in range(2)]
-    timeline = run([made], replace(usual, core_use=use, cores=frozenset({CORES}), at_once=at_once))[0]
+    timeline = on_cores(steps, [1.0, 1.0], 2, [link, link], at_once=at_once)
     assert timeline.end[0, :2] == pytest.approx(ends)
     assert timeline.start[0, 1] >= timeline.end[0, 0]  # told one behind the other
 

@@ -74,6 +74,23 @@ def test_ends_are_seen_while_the_rank_does_something_else():
     listener.finish()
 
 
+def test_it_may_be_waited_for_twice():
+    """As by a stream beside the compute stream, and by that one later."""
+    listener, slow, quick = HostListener(0), Work(), Work()
+    started(listener, "slow", "z_gather", slow)
+    _, handle = started(listener, "quick", "z_gather", quick)
+    listener.watch()
+    quick.over.set()
+    handle.wait()
+    again = threading.Thread(target=handle.wait, daemon=True)
+    again.start()
+    again.join(LONG_SECONDS / 2)
+    assert not again.is_alive()
+    assert quick.waited == 1
+    slow.over.set()
+    listener.finish()
+
+
 def test_what_fails_is_raised_where_it_is_waited_for():
     class Broken(Work):
         def wait(self) -> None:

@@ -100,7 +100,7 @@ def calibrated_product_seconds(results: Path) -> float | None:
         if file.is_file():
             rows = json.loads(file.read_text(encoding="utf-8"))["gemm"]
             same = [row for row in rows if (row["pass"], row["m"], row["n"], row["k"]) == (PRODUCT.pass_, *SIZE)]
-            return float(max(same, key=lambda row: int(row["busy"]))["seconds"])
+            return float(max(same, key=lambda row: int(row["busy"]))["seconds"]) if same else None
     return None
 
 

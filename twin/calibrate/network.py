@@ -317,12 +317,12 @@ def beside_compute(data: Mapping[str, Any], shared: Sharing) -> tuple[Fitted, Fi
     """
     rows = data["overlap"]
     compute = [row["compute_seconds_beside"] / row["compute_seconds_alone"] - 1 for row in rows]
-    on_cores = shared.cores is not None and data["device_type"] == "cpu"
-    part = shared.cores / (2 * shared.ranks) if on_cores and shared.cores is not None else float("inf")
+    cores = shared.cores if data["device_type"] == "cpu" else None
     collective = []
     for row in rows:
-        wanted = row.get("core_seconds_beside", 0.0) / row["collective_seconds_alone"]
-        expected = row["collective_seconds_alone"] * max(1.0, wanted / part)
+        expected = row["collective_seconds_alone"]
+        if cores is not None:
+            expected = max(expected, row["core_seconds_beside"] * 2 * shared.ranks / cores)
         collective.append(row["collective_seconds_beside"] / expected - 1)
     return _typical(compute), _typical(collective)
 
