@@ -58,6 +58,16 @@ class CoreListener(HostListener):
         self.notes.append(Note(op, "compute", self.step, begin, time.thread_time_ns()))
         return result
 
+    def begin(self, op: Op) -> Note:
+        """Device work begins."""
+        note = Note(op, "compute", self.step, time.thread_time_ns())
+        self.notes.append(note)
+        return note
+
+    def end(self, begun: Note) -> None:
+        """It has ended."""
+        begun.end_ns = time.thread_time_ns()
+
 
 def new_listener(device: torch.device) -> AnyListener:
     """A listener for a device; make it just before it is to listen."""

@@ -6,18 +6,23 @@ from 140 MB to 950 MB in 120 steps, of which 120 MB were in use, with a page fau
 largest of them (gathered weights, gradients in flight, parts of an exchange) are taken from here.
 
 * Nobody gives a buffer back: it is free when its storage has no owner but the pool. What gloo still sends owns it.
+  Its threads let go a little after who waited goes on, so more memory is taken only after a moment.
 * A buffer serves requests of its own size and type alone; as many stay as were ever in use at once. Of the sizes last
   asked for: generated texts, which grow, ask for ever new ones.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass, field
 
 import torch
 
 MIN_BYTES = 64 * 2**10
 """Smaller ones come from the C library: it serves them without asking the system."""
+MOMENT_SECONDS = 5e-3
+"""More than the scheduler of Linux keeps a thread from a core that others share."""
 MAX_SIZES = 32
 """Of which buffers are kept: a training step asks for some ten."""
 
@@ -52,7 +57,7 @@ class Buffers:
         known = self._of[key] = self._of.pop(key, [])  # the last one now
         if len(self._of) > MAX_SIZES:
             del self._of[next(iter(self._of))]
-        found = next((buffer for buffer in known if buffer.free), None)
+        found = _free(known)
         if found is None:
             flat = like.new_empty(elements, dtype=dtype)
             storage = flat.untyped_storage()
@@ -64,3 +69,16 @@ class Buffers:
     def nbytes(self) -> int:
         """Bytes of all buffers, in use or not."""
         return sum(buffer.flat.nbytes for buffers in self._of.values() for buffer in buffers)
+
+
+def _free(known: list[_Buffer]) -> _Buffer | None:
+    """Return a buffer that is free, or soon will be; None if all of them are in use."""
+    last = time.monotonic() + MOMENT_SECONDS
+    while known:
+        for buffer in known:
+            if buffer.free:
+                return buffer
+        if time.monotonic() > last:
+            break
+        os.sched_yield()
+    return None

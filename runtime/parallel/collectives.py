@@ -6,9 +6,13 @@
   reduce-scatters and between two members, for all-gathers within a host, for all others and all-reduces up to
   `EXCHANGE_BYTES`. (PyTorch's all-gather on gloo gathers into memory that it allocates each time, and copies.)
   Sums are then taken in the order of ranks, so all members get the same bits.
-* Every receive of an exchange is posted before the first send: gloo says "ready" to a peer on the
-  connection that carries the data, so that a member that came late would otherwise tell its peer only after
-  it has sent everything, and the two directions would run one after the other.
+* An exchange is gloo's all-to-all where that is cheaper: within a host, and for few bytes. Else its messages are posted
+  here, every receive before the first send: gloo says "ready" to a peer on the connection that carries the data, so
+  that between hosts a member that came late would otherwise tell its peer only after it has sent everything, and the
+  two directions would run one after the other (as gloo's all-to-all lets them). But posting may cost more of a core: a
+  thread that has just computed is put off while it holds a connection, and gloo's own thread spins meanwhile. Measured
+  as `EXCHANGE_BYTES` on 2026-11-28, four ranks that compute in between: two exchange 64 KiB for 1.2 ms of a core posted
+  and 0.4 ms by all-to-all, 2 MiB for 1.6 and 0.9 ms; four gather 2 MiB for 0.9 ms posted and 1.2 by copies.
 * A collective that fails names rank, op and peers.
 """
 
@@ -132,7 +136,7 @@ class Collectives:
 
         def launch() -> Any:
             if self.direct and (size == 2 or full.nbytes <= EXCHANGE_BYTES or communicator in self.mesh.on_host):
-                return self._exchange(communicator, lambda _: shard, full.view(size, -1))
+                return self._spread(communicator, shard, full.view(size, -1))
             group = self.mesh.groups[communicator]
             return dist.all_gather_single(full, shard, group=group, async_op=True)
 
@@ -155,8 +159,7 @@ class Collectives:
 
         def launch() -> Any:
             if self.direct:
-                parts = full.view(size, -1)
-                return self._exchange(communicator, lambda to: parts[to], received.view(size, -1))
+                return self._trade(communicator, full.view(size, -1), received.view(size, -1))
             group = self.mesh.groups[communicator]
             return dist.reduce_scatter_single(received, full, group=group, async_op=True)
 
@@ -180,8 +183,7 @@ class Collectives:
 
         def launch() -> Any:
             if exchange:
-                flat = buffer.reshape(-1)
-                return self._exchange(communicator, lambda _: flat, received.view(size, -1))
+                return self._spread(communicator, buffer.reshape(-1), received.view(size, -1))
             group = self.mesh.groups[communicator]
             kind = dist.ReduceOp.SUM if reduction == "sum" else dist.ReduceOp.MAX
             return dist.all_reduce(buffer, kind, group=group, async_op=True)
@@ -212,7 +214,9 @@ class Collectives:
         size, mine, group = self.mesh.size(communicator), self.mesh.place(communicator), self.mesh.groups[communicator]
         received, target, source = torch.empty_like(buffer), (mine + by) % size, (mine - by) % size
 
-        def launch() -> Together:
+        def launch() -> Any:
+            if self.direct and size == 2 and self._by_library(communicator, buffer):
+                return self._swap(communicator, buffer.view(-1), received.view(-1))
             if self.direct:
                 works = [dist.irecv(received, group=group, group_src=source)]
                 return self._kept(Together([*works, dist.isend(buffer, group=group, group_dst=target)]))
@@ -233,8 +237,7 @@ class Collectives:
 
         def launch() -> Any:
             if self.direct:
-                parts = buffer.view(size, -1)
-                return self._exchange(communicator, lambda to: parts[to], received.view(size, -1))
+                return self._trade(communicator, buffer.view(size, -1), received.view(size, -1))
             return dist.all_to_all_single(received, buffer, group=self.mesh.groups[communicator], async_op=True)
 
         op = self.ops.op(
@@ -272,12 +275,39 @@ class Collectives:
             communicator=communicator,
         )
 
-    def _exchange(
+    def _trade(self, communicator: Communicator, parts: torch.Tensor, received: torch.Tensor) -> Any:
+        """Send each member its part and receive one of each: both are contiguous (size, n)."""
+        if self._by_library(communicator, received):
+            group = self.mesh.groups[communicator]
+            return dist.all_to_all_single(received.view(-1), parts.view(-1), group=group, async_op=True)
+        return self._posted(communicator, parts.__getitem__, received)
+
+    def _spread(self, communicator: Communicator, shard: torch.Tensor, received: torch.Tensor) -> Any:
+        """Send each member the same (n,) and receive one of each: `received` is contiguous (size, n)."""
+        size, mine = self.mesh.size(communicator), self.mesh.place(communicator)
+        if size == 2 and self._by_library(communicator, received):
+            received[mine].copy_(shard)
+            return self._swap(communicator, shard, received[1 - mine])
+        few = shard.nbytes if communicator in self.mesh.on_host else received.nbytes
+        if few <= EXCHANGE_BYTES:
+            return self._trade(communicator, shard.repeat(size).view(size, -1), received)
+        return self._posted(communicator, lambda _: shard, received)
+
+    def _by_library(self, communicator: Communicator, received: torch.Tensor) -> bool:
+        """Tell whether gloo's all-to-all shall do an exchange."""
+        return communicator in self.mesh.on_host or received.nbytes <= EXCHANGE_BYTES
+
+    def _swap(self, communicator: Communicator, sent: torch.Tensor, received: torch.Tensor) -> Any:
+        """Swap flat (n,) with the other of two members, by an all-to-all that leaves out one's own part."""
+        counts = [sent.numel() if member != self.mesh.place(communicator) else 0 for member in range(2)]
+        group = self.mesh.groups[communicator]
+        return dist.all_to_all_single(received, sent, counts, counts, group=group, async_op=True)
+
+    def _posted(
         self, communicator: Communicator, part_for: Callable[[int], torch.Tensor], received: torch.Tensor
     ) -> Together:
-        """Send each member its part and receive one of each: `received` is (size, n)."""
-        group, size = self.mesh.groups[communicator], self.mesh.size(communicator)
-        mine = self.mesh.place(communicator)
+        """Exchange by messages that are posted one by one."""
+        group, size, mine = self.mesh.groups[communicator], len(received), self.mesh.place(communicator)
         received[mine].copy_(part_for(mine))
         # in an order that spreads the load: each member begins with its next neighbour
         others = [(mine + step) % size for step in range(1, size)]

@@ -21,6 +21,8 @@ from twin.schedule.ops import Phase
 T = TypeVar("T")
 Describe = Callable[[], Kernel]
 """Says what device work is, when somebody listens."""
+_Key = tuple[int, str, str, Phase, int | None, int | None, str | None]
+"""Where a step stands: how many ops of the micro-step were before, path, name, phase, micro-step, half and action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,10 @@ class Op:
 class Listener(Protocol):
     """What watches a step. `run` does the work and returns its result."""
 
+    in_autograd: bool
+    """Whether it hears of a region's backward pass where that begins and ends in autograd's graph (`Timer`); else the
+    region is run apart, as `compute`."""
+
     def compute(self, op: Op, run: Callable[[], T]) -> T:
         """Do device work."""
         ...
@@ -84,6 +90,18 @@ class Listener(Protocol):
 
     def wait(self, op: Op, run: Callable[[], T]) -> T:
         """Wait for the collective that was started as `op`."""
+        ...
+
+
+class Timer(Listener, Protocol):
+    """A listener that is told when work begins and ends."""
+
+    def begin(self, op: Op) -> Any:
+        """Device work begins; what is returned goes to `end`."""
+        ...
+
+    def end(self, begun: Any) -> None:
+        """It has ended; the last call holds, if there are several."""
         ...
 
 
@@ -103,6 +121,11 @@ class Ops:
     """What a pipeline's schedule calls the pass at work, in names instead of the phase; None where there is none."""
     _names: dict[tuple[Any, ...], str] = field(default_factory=dict)
     """Of ops, by where the step stands: the same in every step."""
+    _known: dict[_Key, Op] = field(default_factory=dict)
+    """Of micro-steps of one shape, by place in the micro-step and where the step stands: described once."""
+    _shape: tuple[int, ...] | None = None
+    _count: int = -1
+    """Ops of this micro-step so far; -1 where descriptions may change."""
 
     def compute(
         self, place: Place, name: str, run: Callable[[], T], describe: Describe, *, phase: Phase | None = None
@@ -110,14 +133,30 @@ class Ops:
         """Do device work under a name; `phase` defaults to that of forward passes."""
         if self.listener is None:
             return run()
-        return self.listener.compute(self.op(place, name, phase, kernel=describe()), run)
+        return self.listener.compute(self.work(place, name, describe, phase), run)
+
+    def work(self, place: Place, name: str, describe: Describe, phase: Phase | None = None) -> Op:
+        """Describe device work at this point of the step."""
+        key = self._next(place, name, phase)
+        return self._known.get(key) or self._described(key, place, kernel=describe())
 
     def op(self, place: Place, name: str, phase: Phase | None = None, **facts: Any) -> Op:
         """Describe an op at this point of the step."""
-        actual = phase or self.forward_phase
-        stands = (place.path, name, actual, self.micro, self.half, self.action)
-        full = self._names.get(stands) or self._names.setdefault(stands, self._name(place, name, actual))
-        return Op(full, actual, place.layer, self.micro, **facts)
+        key = self._next(place, name, phase)
+        return self._known.get(key) or self._described(key, place, **facts)
+
+    def _next(self, place: Place, name: str, phase: Phase | None) -> _Key:
+        if self._count >= 0:
+            self._count += 1
+        return self._count, place.path, name, phase or self.forward_phase, self.micro, self.half, self.action
+
+    def _described(self, key: _Key, place: Place, **facts: Any) -> Op:
+        stands, (_, _, name, phase, *_) = key[1:], key
+        full = self._names.get(stands) or self._names.setdefault(stands, self._name(place, name, phase))
+        op = Op(full, phase, place.layer, self.micro, **facts)
+        if self._count >= 0:
+            self._known[key] = op
+        return op
 
     def _name(self, place: Place, name: str, actual: Phase) -> str:
         parts = [] if self.micro is None else [f"micro{self.micro}"]
@@ -131,13 +170,18 @@ class Ops:
         return "/".join(part for part in parts if part)
 
     @contextmanager
-    def micro_step(self, micro: int) -> Iterator[None]:
-        """Stand in one micro-step."""
+    def micro_step(self, micro: int, shape: tuple[int, ...] | None = None) -> Iterator[None]:
+        """Stand in one micro-step; of the shape that all its descriptions come from, if they come again."""
         self.micro = micro
+        if shape is not None:
+            if shape != self._shape:
+                self._known.clear()
+                self._shape = shape
+            self._count = 0
         try:
             yield
         finally:
-            self.micro = None
+            self.micro, self._count = None, -1
 
     @contextmanager
     def in_half(self, half: int | None) -> Iterator[None]:

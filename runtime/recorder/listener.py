@@ -23,6 +23,7 @@ class ScheduleListener:
 
     launches: Launches
     ops: list[Simple] = field(default_factory=list)
+    in_autograd: bool = False
     inside: bool = False
     """True if what runs now is part of an op that has a name."""
     _times: dict[str, int] = field(default_factory=dict)

@@ -44,6 +44,7 @@ class HostListener:
 
     step: int
     notes: list[Note] = field(default_factory=list)
+    in_autograd: bool = True
     _flight: dict[str, Note] = field(default_factory=dict)
     _unwatched: list[tuple[Any, Note]] = field(default_factory=list)
     """Collectives that nothing has run beside yet: most are waited for at once, and need no watching."""
@@ -58,6 +59,18 @@ class HostListener:
         result = run()
         self.notes.append(Note(op, "compute", self.step, begin, time.monotonic_ns()))
         return result
+
+    def begin(self, op: Op) -> Note:
+        """Device work begins; see `end`."""
+        if self._unwatched:
+            self.watch()
+        note = Note(op, "compute", self.step, time.monotonic_ns())
+        self.notes.append(note)
+        return note
+
+    def end(self, begun: Note) -> None:
+        """It has ended; the last call holds."""
+        begun.end_ns = time.monotonic_ns()
 
     def start(self, op: Op, run: Callable[[], T]) -> T:
         """Start a collective; note its end when gloo is done."""
@@ -168,6 +181,8 @@ class _DeviceNote:
 
 class DeviceListener:
     """Times ops by events on the device's streams."""
+
+    in_autograd = False
 
     def __init__(self, step: int) -> None:
         self.step = step

@@ -28,6 +28,7 @@ class FiniteCheck:
 
     first: tuple[Order, str] | None = None
     """Where in the step it stands, and its name."""
+    in_autograd: bool = False
     _count: int = 0
 
     def compute(self, op: Op, run: Callable[[], T]) -> T:

@@ -8,6 +8,7 @@ import numpy as np
 import yaml
 
 from twin.calibrate import machine_from, network
+from twin.calibrate.constants import library
 from twin.cost.gemm import gemm_seconds
 from twin.cost.kernels import kernel_seconds
 from twin.description.device import CoreLibrary, CoreProducts, Device
@@ -174,7 +175,7 @@ def with_collectives(data: dict[str, Any], noise: float = 0.0) -> dict[str, Any]
     """Add collectives of every layout, timed on the known machine, and counted where all ranks are at work."""
     rng = np.random.default_rng(2)
     machine = read(machine_from(data))
-    made = network.library(LIBRARY, data["exchange_bytes"], cores=True)
+    made = library(LIBRARY, data["exchange_bytes"], cores=True)
     rows = [
         {
             "kind": kind,

@@ -109,6 +109,7 @@ class Counter:
     found: list[Counted] = field(default_factory=list)
     unnamed: int = 0
     """Bytes moved by what has no name; collectives apart."""
+    in_autograd: bool = False
     _running: list[tuple[str, int]] | None = None
 
     def __post_init__(self) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import threading
 from typing import Any
 
 import pytest
 import torch
 
+from runtime.parallel import buffers as module
 from runtime.parallel.buffers import MAX_SIZES, MIN_BYTES, Buffers
 from tests.runtime.pool import Worker
 
@@ -125,3 +127,14 @@ def on_host(worker: Worker, grid: dict[str, int]) -> set[str]:
 def test_a_mesh_knows_which_groups_are_on_one_host(pool: Any):
     found = pool.run("tests.runtime.test_buffers:on_host", 4, grid={"z": 2, "x": 2})
     assert found == [{"x"}] * 4
+
+
+def test_a_buffer_that_a_thread_is_about_to_let_go_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MOMENT_SECONDS", 60.0)
+    buffers, like = Buffers(), torch.zeros(1)
+    held = [buffers.take(LARGE, like)]
+    where, let_go = place(held[0]), threading.Timer(0.01, held.clear)
+    let_go.start()
+    assert place(buffers.take(LARGE, like)) == where
+    let_go.join()
+    assert buffers.nbytes == 4 * LARGE

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from twin.calibrate import compute, gpu, network
+from twin.calibrate.constants import PYTORCH, PYTORCHS_THREADS, START
 from twin.calibrate.solve import Fitted, Quality
 from twin.description.device import Device
 from twin.description.load import load_device, load_machine, names
@@ -268,7 +269,7 @@ def _library(
         "sources": {SOURCE: f"fourfold calibrate, {data['date']}"},
     }
     if made.host_work is not None:
-        written["sources"][network.PYTORCH] = network.PYTORCHS_THREADS
+        written["sources"][PYTORCH] = PYTORCHS_THREADS
     return {"library": "gloo", "libraries": {"gloo": _sourced(written, fitted, write)}}
 
 
@@ -278,9 +279,9 @@ def _sourced(node: Any, fitted: Mapping[str, Fitted], write: Numbers) -> Any:
         constant = fitted.get(node["source"])
         if constant is not None:
             return write.plain(constant)
-        if node["source"] in network.START:
+        if node["source"] in START:
             return write.assumed(node["value"], "", "no measurement tells; where the fit would have begun")
-        if node["source"] == network.PYTORCH:
+        if node["source"] == PYTORCH:
             return node
         return {**node, "source": f"{SOURCE}: not used, or as the runtime has it"}
     if isinstance(node, dict):

@@ -14,85 +14,21 @@ from typing import Any, cast
 import numpy as np
 
 from twin.calibrate.compute import OWN, Sharing, issue_seconds
+from twin.calibrate.constants import BOUNDS, CORE_CONSTANTS, NETWORK_CONSTANTS, POSTED, START, library
 from twin.calibrate.solve import Array, Fitted, Quality, fit, line
 from twin.cost.collective import options
 from twin.cost.collective_group import Group, look
-from twin.cost.collective_options import Option
+from twin.cost.collective_options import Option, posted
 from twin.cost.placement import Placement
-from twin.description.library import (
-    ByCollective,
-    CollectiveKind,
-    Direct,
-    HostWork,
-    Library,
-    Protocol,
-    Ring,
-    SecondsByCollective,
-)
+from twin.description.library import CollectiveKind, Library
 from twin.description.machine import Machine
-from twin.description.parameter import Counted, Parameter
 from twin.description.problems import fail
 
 Row = Mapping[str, Any]
 LARGE_BYTES = 1 << 18
 """Messages from here on tell the rate, smaller ones the latency."""
-GLOO_THREADS = 2
-PYTORCH = "PYTORCH"
-PYTORCHS_THREADS = "torch/csrc/distributed/c10d/init.cpp: a process group of gloo has two for each network device"
 SHORTEST = 1e-6
 """Seconds below which processor time is not told apart."""
-START = {
-    "base": 100e-6,
-    "local_hop": 100e-6,
-    "network_hop": 300e-6,
-    "direct_base": 100e-6,
-    "message": 30e-6,
-    "network_message": 50e-6,
-    "ring_efficiency": 0.9,
-    "direct_efficiency": 0.85,
-    "local_efficiency": 0.5,
-    "core_call": 20e-6,
-    "core_message": 20e-6,
-    "exchange_call": 20e-6,
-    "exchange_message": 20e-6,
-    "local_rate": 1e9,
-    "network_rate": 1e9,
-    "reduce_rate": 3e9,
-    "gather_effort": 1.0,
-    "scatter_effort": 1.0,
-}
-BOUNDS = {
-    "base": (1e-6, 1e-2),
-    "local_hop": (1e-6, 1e-2),
-    "network_hop": (1e-6, 1e-2),
-    "direct_base": (1e-6, 1e-2),
-    "message": (1e-7, 1e-2),
-    "network_message": (1e-7, 1e-2),
-    "ring_efficiency": (0.2, 1.0),
-    "direct_efficiency": (0.2, 1.0),
-    "local_efficiency": (0.05, 1.0),
-    "core_call": (1e-7, 1e-2),
-    "core_message": (1e-7, 1e-2),
-    "exchange_call": (1e-7, 1e-2),
-    "exchange_message": (1e-7, 1e-2),
-    "local_rate": (5e7, 1e11),
-    "network_rate": (5e7, 1e11),
-    "reduce_rate": (1e8, 1e11),
-    "gather_effort": (0.3, 5.0),
-    "scatter_effort": (0.3, 5.0),
-}
-CORE_CONSTANTS = (
-    "core_call",
-    "core_message",
-    "exchange_call",
-    "exchange_message",
-    "local_rate",
-    "network_rate",
-    "reduce_rate",
-    "gather_effort",
-    "scatter_effort",
-)
-NETWORK_CONSTANTS = ("network_hop", "network_message", "ring_efficiency", "direct_efficiency", "network_rate")
 
 
 @dataclass(frozen=True)
@@ -221,13 +157,27 @@ def _of_cores(data: Mapping[str, Any], machine: Machine, largest_bytes: float) -
         remedy = "measurements of CPUs of 2026-11-28 and before have to be measured again"
         raise fail("collectives", remedy, "without busy_core_seconds")
     several = any(case.group.nodes > 1 for case, _ in counted)
-    names = [name for name in CORE_CONSTANTS if several or name not in NETWORK_CONSTANTS]
+    made = library(START, largest_bytes, cores=True)
+    untold = {
+        *(() if several else NETWORK_CONSTANTS),
+        *(() if any(_posts(case, made) for case, _ in counted) else POSTED),
+    }
+    names = [name for name in CORE_CONSTANTS if name not in untold]
+    others = {name: value for name, value in START.items() if name not in untold & set(POSTED)}
 
     def model(values: Mapping[str, float]) -> Array:
         made = library(values, largest_bytes, cores=True)
         return np.array([used(case, made) for case, _ in counted])
 
-    return _Fit.of(names, model, np.array([max(seconds_, SHORTEST) for _, seconds_ in counted]))
+    return _Fit.of(names, model, np.array([max(seconds_, SHORTEST) for _, seconds_ in counted]), others)
+
+
+def _posts(case: Case, made: Library) -> bool:
+    """Tell whether the runtime posted the messages of a case one by one."""
+    found = options(case.group, made, case.kind, case.bytes)
+    part = case.bytes if case.kind == "all_reduce" else case.bytes / case.group.ranks
+    direct = min(found, key=lambda option: option.seconds).algorithm == "direct"
+    return direct and posted(case.group, made, case.kind, part)
 
 
 def used(case: Case, made: Library) -> float:
@@ -252,61 +202,6 @@ def _shared(case: Case, best: Option, machine: Machine) -> Sequence[float]:
         return (on_nic,)
     pool = case.ranks if machine.cores.shared_by == "machine" else machine.devices_per_node
     return on_nic, min(case.ranks, pool) * best.core_seconds / machine.cores.count
-
-
-def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -> Library:
-    """Return a library with these constants; the source of each of its numbers is its name here."""
-
-    def p(name: str) -> Parameter:
-        return Parameter(values[name], "calibrated", name)
-
-    def each(name: str) -> ByCollective:
-        return ByCollective(all_gather=p(name), reduce_scatter=p(name), all_reduce=p(name))
-
-    one, none = Parameter(1.0, "assumed", "fit"), Parameter(0.0, "assumed", "fit")
-    protocol = Protocol(
-        base_seconds=p("base"),
-        ring_local_hop_seconds=p("local_hop"),
-        ring_network_hop_seconds=p("network_hop"),
-        tree_local_hop_seconds=p("local_hop"),
-        tree_network_hop_seconds=p("network_hop"),
-        local_share=one,
-        network_share=one,
-        tree_network_share=one,
-    )
-    step = SecondsByCollective(all_gather_seconds=none, reduce_scatter_seconds=none, all_reduce_seconds=none)
-    ring = Ring(
-        local_efficiency=each("local_efficiency"), network_efficiency=each("ring_efficiency"), network_step=step
-    )
-    direct = Direct(
-        base_seconds=p("direct_base"),
-        message_seconds=p("message"),
-        network_message_seconds=p("network_message"),
-        network_efficiency=each("direct_efficiency"),
-        local_efficiency=each("local_efficiency"),
-        largest_bytes=Parameter(largest_bytes, "measured", "fit"),
-    )
-    work = HostWork(
-        call_seconds=p("core_call"),
-        message_seconds=p("core_message"),
-        exchange_call_seconds=p("exchange_call"),
-        exchange_message_seconds=p("exchange_message"),
-        threads=Counted(GLOO_THREADS, "datasheet", PYTORCH),
-        local_bytes_per_second=p("local_rate"),
-        network_bytes_per_second=p("network_rate"),
-        reduce_bytes_per_second=p("reduce_rate"),
-        effort=ByCollective(all_gather=p("gather_effort"), reduce_scatter=p("scatter_effort"), all_reduce=one),
-    )
-    return Library(
-        name="fitted",
-        title="fitted",
-        sources={"fit": "fit"},
-        protocols={"Simple": protocol},
-        network_protocols=("Simple",),
-        ring=ring,
-        direct=direct,
-        host_work=work if cores else None,
-    )
 
 
 def beside_compute(data: Mapping[str, Any], shared: Sharing) -> tuple[Fitted, Fitted]:

@@ -85,3 +85,17 @@ def core_seconds(
     if kind in ("all_reduce", "reduce_scatter"):
         seconds += (local_bytes + far_bytes) / work.reduce_bytes_per_second
     return float(work.posting_seconds(messages, exchange=exchange) + seconds)
+
+
+def posted(group: Group, library: Library, kind: CollectiveKind, part_bytes: float) -> bool:
+    """Tell whether the runtime posts an exchange message by message, each member sending each other one its part.
+
+    Else gloo's all-to-all does it: within a host, unless all would be sent the same and would have to be copied, or
+    of few bytes (`runtime.parallel.collectives`). Rings of more than two members are always posted.
+    """
+    if library.direct is None or (kind == "shift" and group.ranks > 2):
+        return True
+    few = float(library.direct.largest_bytes)
+    if group.nodes > 1:
+        return part_bytes * (1 if kind == "shift" else group.ranks) > few
+    return kind in ("all_gather", "all_reduce") and group.ranks > 2 and part_bytes > few

@@ -101,7 +101,7 @@ class DdpTrainee(Trainee):
             context.first_sequence = micro.first_sequence
             last = index == len(batch) - 1
             quiet = nullcontext() if last or self.parallel is None else self.parallel.no_sync()
-            with context.ops.micro_step(index), quiet:
+            with context.ops.micro_step(index, tuple(micro.tokens.shape)), quiet:
                 logits = (self.parallel or self.model)(micro.tokens)
                 targets, weights = micro.targets.reshape(-1), micro.weights.reshape(-1)
                 loss, gradient = cross_entropy(context, logits, targets, weights, with_gradient=True)

@@ -47,7 +47,7 @@ class FourDTrainee(Trainee):
         for index, micro in enumerate(batch):
             reduction.last_micro_step = index == len(batch) - 1
             context.first_sequence = micro.first_sequence
-            with context.ops.micro_step(index):
+            with context.ops.micro_step(index, tuple(micro.tokens.shape)):
                 of_model = partial(loss_of_halves, self.model) if halves else partial(self.model.loss, backward=True)
                 loss = of_model(micro.tokens, micro.targets, micro.weights, micro.documents)
                 store.loss.add_(loss)

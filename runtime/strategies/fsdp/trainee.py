@@ -68,7 +68,7 @@ class FsdpTrainee(Trainee):
         store.begin_step()
         for index, micro in enumerate(batch):
             context.first_sequence = micro.first_sequence
-            with context.ops.micro_step(index), self._named():
+            with context.ops.micro_step(index, tuple(micro.tokens.shape)), self._named():
                 logits = self.model(micro.tokens, micro.documents)
                 targets, weights = micro.targets.reshape(-1), micro.weights.reshape(-1)
                 loss, gradient = cross_entropy(context, logits, targets, weights, with_gradient=True)

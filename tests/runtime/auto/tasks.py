@@ -46,6 +46,7 @@ class Log:
     """Remembers what a rank did, in order."""
 
     entries: list[tuple[str, str]] = field(default_factory=list)
+    in_autograd: bool = False
 
     def compute(self, op: Op, run: Any) -> Any:
         self.entries.append(("compute", op.name))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from twin.cost.algorithms import register
 from twin.cost.collective_group import Group
-from twin.cost.collective_options import Option, core_seconds
+from twin.cost.collective_options import Option, core_seconds, posted
 from twin.description.library import CollectiveKind, Library
 
 
@@ -53,6 +53,8 @@ def direct_options(group: Group, library: Library, kind: CollectiveKind, bytes_:
             wire_seconds=moving,
             local_bytes=local_bytes,
             nic_bytes=nic_bytes,
-            core_seconds=core_seconds(library, kind, local_bytes, far_bytes, here + there, exchange=True),
+            core_seconds=core_seconds(
+                library, kind, local_bytes, far_bytes, here + there, exchange=posted(group, library, kind, part)
+            ),
         )
     ]

@@ -21,7 +21,7 @@ import numpy as np
 
 from twin.cost.algorithms import register
 from twin.cost.collective_group import Group
-from twin.cost.collective_options import Option, core_seconds
+from twin.cost.collective_options import Option, core_seconds, posted
 from twin.description.library import CollectiveKind, Library
 
 
@@ -65,7 +65,9 @@ def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes
                 local_bytes=inside * part,
                 nic_bytes=nic_bytes,
                 uplink_bytes=leaving,
-                core_seconds=core_seconds(library, kind, here * part, there * part, here + there, exchange=True),
+                core_seconds=core_seconds(
+                    library, kind, here * part, there * part, here + there, exchange=posted(group, library, kind, part)
+                ),
             )
         )
     return options

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from twin.cost.algorithms import register
 from twin.cost.collective_group import Group
-from twin.cost.collective_options import Option, core_seconds
+from twin.cost.collective_options import Option, core_seconds, posted
 from twin.cost.rings import channels
 from twin.description.library import CollectiveKind, Library
 
@@ -54,7 +54,7 @@ def shift_options(group: Group, library: Library, kind: CollectiveKind, bytes_: 
                     0.0 if network else float(bytes_),
                     float(bytes_) if network else 0.0,
                     1,
-                    exchange=True,
+                    exchange=posted(group, library, kind, bytes_),
                 ),
             )
         )
