@@ -27,7 +27,7 @@ from runtime.calibration.sustained import measure_sustained
 from runtime.calibration.team import Team
 from runtime.calibration.tiers import measure_tiers
 from runtime.launch.environment import Process
-from runtime.parallel.collectives import EXCHANGE_BYTES
+from runtime.parallel.collectives import EXCHANGE_BYTES, EXCHANGES
 from runtime.step.products import LEAST_SIZE, LEAST_WORK
 from runtime.strategies.four_d.gemm import Gemms
 from twin import __version__
@@ -108,6 +108,7 @@ def _facts(team: Team, minutes: float) -> dict[str, Any]:
         **_of_products(device),
         "backend": ("nccl" if on_gpu else "gloo") if team.ranks > 1 else None,
         "exchange_bytes": EXCHANGE_BYTES,
+        "exchanges": EXCHANGES,
         "ranks": team.ranks,
         "ranks_per_host": team.per_host,
         "hosts": [

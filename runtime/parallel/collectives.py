@@ -39,6 +39,8 @@ direct exchange. Measured with torch 2.13.0 on two cores, 2026-11-20: all-reduce
 against 4.4 ms (2026-11-25), and no 3 MiB allocated and copied; all-gather of 8 MiB over four hosts of two ranks on
 400 Mbit/s links, 268 ms against 152 ms by the ring."""
 
+EXCHANGES = "all-to-all within a host"
+"""How exchanges go, in files of measurements: what one takes of a core depends on it."""
 MAX_OPEN = 256
 """Exchanges under way that nobody has waited for yet."""
 

@@ -155,6 +155,7 @@ def measurements(noise: float = 0.0, ranks: int = 8, per_host: int = 2) -> dict[
         "device_memory_bytes": 16 << 30,
         "backend": "gloo",
         "exchange_bytes": 262144,
+        "exchanges": "all-to-all within a host",
         "ranks": ranks,
         "ranks_per_host": per_host,
         "gemm_library": "onednn",

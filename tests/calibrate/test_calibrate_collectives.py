@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.calibrate.known_machine import ISSUE, measurements, with_collectives
+from tests.calibrate.known_machine import ISSUE, measurements, read, with_collectives
 from twin.calibrate import machine_from, network
 from twin.calibrate.compute import Sharing
 from twin.description.problems import DescriptionError
@@ -29,8 +29,25 @@ def test_collectives_counted_while_nothing_else_ran_are_refused():
     data = with_collectives(measurements())
     for row in data["collectives"]:
         row["core_seconds"] = row.pop("busy_core_seconds")
-    with pytest.raises(DescriptionError, match=r"collectives.*measured again"):
+    with pytest.raises(DescriptionError, match=r"collectives.*measure these CPUs again"):
         machine_from(data)
+
+
+def test_measurements_of_exchanges_that_went_another_way_are_refused():
+    data = with_collectives(measurements())
+    del data["exchanges"]
+    with pytest.raises(DescriptionError, match=r"exchanges.*measure these CPUs again"):
+        machine_from(data)
+
+
+def test_posting_that_nothing_tells_costs_what_others_do():
+    """Of two ranks on one host all exchanges are the library's."""
+    data = with_collectives(measurements())
+    two = [row for row in data["collectives"] if row["size"] == 2 and row["inner"] == 1]
+    work = read(machine_from({**data, "collectives": two})).libraries["gloo"].host_work
+    assert work is not None
+    assert work.call_seconds is not None
+    assert (work.exchange_call_seconds, work.exchange_message_seconds) == (None, None)
 
 
 @pytest.mark.parametrize("cores", [None, 2.0])

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from runtime.parallel.collectives import EXCHANGE_BYTES, Collectives, Handle
+from runtime.parallel.collectives import EXCHANGE_BYTES, EXCHANGES, Collectives, Handle
 from tests.runtime.pool import Worker
+from twin.calibrate import constants
 from twin.cost.collective import options
 from twin.cost.collective_group import Group, look
 from twin.cost.collective_options import posted
@@ -112,3 +113,7 @@ def test_what_arrives_is_what_was_sent_and_goes_the_way_that_is_priced(pool: Any
             whole = bytes_ if kind in ("all_reduce", "shift") else size * bytes_
             priced = min(options(described, library, kind, whole), key=lambda option: option.seconds).algorithm
             assert was_posted == (priced != "ring" and posted(described, library, kind, bytes_)), (kind, part)
+
+
+def test_what_is_measured_says_how_exchanges_went_as_calibration_reads_it():
+    assert constants.EXCHANGES == EXCHANGES

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from twin.description.library import ByCollective, Direct, HostWork, Library, Protocol, Ring, SecondsByCollective
 from twin.description.parameter import Counted, Parameter
 
+EXCHANGES = "all-to-all within a host"
+"""How the runtime that was measured exchanged: what posting costs is told from others by that."""
 GLOO_THREADS = 2
 PYTORCH = "PYTORCH"
 PYTORCHS_THREADS = "torch/csrc/distributed/c10d/init.cpp: a process group of gloo has two for each network device"

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from twin.calibrate.compute import OWN, Sharing, issue_seconds
-from twin.calibrate.constants import BOUNDS, CORE_CONSTANTS, NETWORK_CONSTANTS, POSTED, START, library
+from twin.calibrate.constants import BOUNDS, CORE_CONSTANTS, EXCHANGES, NETWORK_CONSTANTS, POSTED, START, library
 from twin.calibrate.solve import Array, Fitted, Quality, fit, line
 from twin.cost.collective import options
 from twin.cost.collective_group import Group, look
@@ -153,9 +153,9 @@ def _of_cores(data: Mapping[str, Any], machine: Machine, largest_bytes: float) -
     rows = zip(cases(data, machine), data["collectives"], strict=True)
     found = [(case, row.get("busy_core_seconds")) for case, row in rows]
     counted = [(case, float(seconds_) - issue) for case, seconds_ in found if seconds_ is not None]
-    if not counted:
-        remedy = "measurements of CPUs of 2026-11-28 and before have to be measured again"
-        raise fail("collectives", remedy, "without busy_core_seconds")
+    if not counted or data.get("exchanges") != EXCHANGES:
+        remedy = "was written by a runtime that exchanged or counted otherwise; measure these CPUs again"
+        raise fail("exchanges" if counted else "collectives", remedy, data.get("exchanges", "absent"))
     several = any(case.group.nodes > 1 for case, _ in counted)
     made = library(START, largest_bytes, cores=True)
     untold = {
