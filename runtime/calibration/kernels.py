@@ -103,7 +103,7 @@ def seconds_between(step: Callable[[], None], heard: Mapping[Kind, Sequence[floa
 
     Of one step it may be less than nothing: two steps differ, by more than lies between small ops.
 
-    To listen takes a core 15 to 100 µs an op, the more the larger they are: a step that is heard is no measure of this.
+    To listen takes a core up to 100 µs an op, the more the larger they are: a step that is heard is no measure of this.
     """
     begin = time.thread_time()
     step()

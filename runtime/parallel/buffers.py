@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from dataclasses import dataclass, field
 
 import torch
@@ -27,12 +28,14 @@ MAX_SIZES = 32
 """Of which buffers are kept: a training step asks for some ten."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Buffer:
     flat: torch.Tensor
     storage: torch.UntypedStorage
     owners: int
     """Of the storage, while nobody uses it."""
+    given: weakref.ref[torch.Tensor] | None = None
+    """Who has it now."""
 
     @property
     def free(self) -> bool:
@@ -63,7 +66,9 @@ class Buffers:
             storage = flat.untyped_storage()
             found = _Buffer(flat, storage, torch._C._storage_Use_Count(storage._cdata))
             known.append(found)
-        return found.flat.view(elements)
+        given = found.flat.view(elements)
+        found.given = weakref.ref(given)
+        return given
 
     @property
     def nbytes(self) -> int:
@@ -74,11 +79,11 @@ class Buffers:
 def _free(known: list[_Buffer]) -> _Buffer | None:
     """Return a buffer that is free, or soon will be; None if all of them are in use."""
     last = time.monotonic() + MOMENT_SECONDS
-    while known:
+    while True:
         for buffer in known:
             if buffer.free:
                 return buffer
-        if time.monotonic() > last:
-            break
+        given_back = any(buffer.given is None or buffer.given() is None for buffer in known)
+        if not given_back or time.monotonic() > last:
+            return None
         os.sched_yield()
-    return None

@@ -33,11 +33,11 @@ from twin.description.library import CollectiveKind
 from twin.schedule.ops import Phase, axis_of
 
 EXCHANGE_BYTES = 256 * 2**10
-"""Largest all-reduce (buffer) and all-gather (gathered) of more than two members on gloo that is one
-direct exchange. Measured with torch 2.13.0 on two cores, 2026-11-20: all-reduce of four ranks, 256 KiB
-3.4 ms against 6.1 ms by the ring, 512 KiB and 1 MiB equal; all-gather of 3 MiB of four ranks on one host, 4.0 ms
-against 4.4 ms (2026-11-25), and no 3 MiB allocated and copied; all-gather of 8 MiB over four hosts of two ranks on
-400 Mbit/s links, 268 ms against 152 ms by the ring."""
+"""Largest all-reduce (buffer) and all-gather (gathered) of more than two members on gloo that is one direct exchange. Up
+to it gloo's all-to-all does exchanges between hosts too, and in one host where all are sent the same part, of that size.
+Measured with torch 2.13.0 on two cores, 2026-11-20: all-reduce of four ranks, 256 KiB 3.4 ms against 6.1 ms by the
+ring, 512 KiB and 1 MiB equal; all-gather of 3 MiB of four ranks on one host, 4.0 ms against 4.4 ms (2026-11-25), and
+no 3 MiB allocated and copied; of 8 MiB over four hosts of two ranks on 400 Mbit/s links, 268 ms against 152 ms."""
 
 EXCHANGES = "all-to-all within a host"
 """How exchanges go, in files of measurements: what one takes of a core depends on it."""
@@ -292,7 +292,8 @@ class Collectives:
             return self._swap(communicator, shard, received[1 - mine])
         few = shard.nbytes if communicator in self.mesh.on_host else received.nbytes
         if few <= EXCHANGE_BYTES:
-            return self._trade(communicator, shard.repeat(size).view(size, -1), received)
+            copies = self.buffers.take(received.numel(), received).view(size, -1)
+            return self._trade(communicator, copies.copy_(shard.expand(size, -1)), received)
         return self._posted(communicator, lambda _: shard, received)
 
     def _by_library(self, communicator: Communicator, received: torch.Tensor) -> bool:

@@ -173,7 +173,7 @@ class Ops:
     def micro_step(self, micro: int, shape: tuple[int, ...] | None = None) -> Iterator[None]:
         """Stand in one micro-step; of the shape that all its descriptions come from, if they come again."""
         self.micro = micro
-        if shape is not None:
+        if shape is not None and self.listener is not None:  # else most ops pass without being counted
             if shape != self._shape:
                 self._known.clear()
                 self._shape = shape

@@ -3,8 +3,9 @@
 `region` runs any function of tensors as one named op; autograd's own backward of it is
 one named op too. So attention, activations and residual sums need no hand-written gradients.
 
-Who takes times alone hears where that begins and ends in autograd's graph, by hooks. For others, who look at what is
-computed, or count it, it runs apart, as a graph of its own: that takes twice as much of the host.
+A timer of the host hears where that begins and ends in autograd's graph, by hooks. For others, who look at what is
+computed, or count it, or time a device, it runs apart, as a graph of its own: that takes twice as much of the host. So
+it does where a parameter is read, whose gradient would be added up, and sent, in between.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Region:
             return self.run(*inputs)  # nobody hears names: autograd may have it its own way
         if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
             return self.forward(inputs)
-        if self.ops.listener.in_autograd:
+        if self.ops.listener.in_autograd and not any(t.is_leaf and t.requires_grad for t in inputs):
             return self._hooked(self.forward(inputs), inputs)
         result: torch.Tensor = _Region.apply(self, *inputs)
         return result
@@ -71,7 +72,8 @@ class Region:
                 timer.end(begun[-1])
 
         first = output.grad_fn
-        assert first is not None
+        if first is None:
+            return output  # it has no gradient
         first.register_prehook(begin)
         for node in _last(first, before):
             node.register_hook(end)

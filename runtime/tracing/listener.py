@@ -1,8 +1,8 @@
 """Noting when each op ran.
 
 * `HostListener`, for CPUs: the monotonic clock around each op; a collective ends when its
-  future does, on gloo's own thread. Exchanges and messages have no future: threads wait for those that
-  other ops run beside.
+  future does, on gloo's own thread. What is posted message by message has no future: threads wait for those
+  that other ops run beside.
 * `DeviceListener`, for GPUs: events on the streams. Each communicator gets a stream here, on which
   the collective's own kernel is waited for, so that its end is seen when it is, not when the compute
   stream comes to wait.
@@ -110,14 +110,16 @@ class HostListener:
         end = time.monotonic_ns()
         self.notes.append(Note(op, "wait", self.step, begin, end))
         note = self._flight.pop(op.name)
+        self._unwatched = [each for each in self._unwatched if each[1] is not note]  # its memory is not kept
         # the callback may come a little late, never later than the wait
         note.end_ns = end if note.end_ns < 0 else min(note.end_ns, end)
         return result
 
     def finish(self) -> list[Note]:
-        """Return the notes, complete."""
+        """Return the notes, complete; of a pass that broke off there is none."""
         for queue in self._watch.values():
             queue.put(None)
+        self.notes = [note for note in self.notes if note.end_ns >= 0]
         return self.notes
 
 

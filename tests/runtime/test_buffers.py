@@ -132,7 +132,7 @@ def test_a_mesh_knows_which_groups_are_on_one_host(pool: Any):
 def test_a_buffer_that_a_thread_is_about_to_let_go_is_waited_for(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "MOMENT_SECONDS", 60.0)
     buffers, like = Buffers(), torch.zeros(1)
-    held = [buffers.take(LARGE, like)]
+    held = [buffers.take(LARGE, like).detach()]  # who asked for it has it no more
     where, let_go = place(held[0]), threading.Timer(0.01, held.clear)
     let_go.start()
     assert place(buffers.take(LARGE, like)) == where

@@ -126,6 +126,36 @@ def test_all_of_a_pass_is_between_begin_and_end(place):
     assert events.count("begin") == events.count("ran") == 1
 
 
+def test_what_reads_a_parameter_runs_apart():
+    """Its gradient would be added up, and sent by hooks, between begin and end."""
+    sent, timer = [], HostListener(0)
+    rows, positions = (torch.ones(3, requires_grad=True) for _ in range(2))
+    positions.register_post_accumulate_grad_hook(lambda _: sent.append(timer.notes[-1].op.phase))
+    out = region(Ops(timer), "lookup", lambda a, b: a.sin() + b)(rows, positions)
+    out.sum().backward()
+    assert [note.op.phase for note in timer.notes] == ["fwd", "bwd"]
+    assert sent == ["bwd"]  # the note was complete by then
+
+
+def test_a_pass_that_breaks_off_leaves_no_note():
+    timer = HostListener(0)
+    x = torch.ones(3, requires_grad=True)
+
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_ctx: Any, _gradient: torch.Tensor) -> torch.Tensor:
+            raise ValueError("broken")
+
+    out = region(Ops(timer), "work", Broken.apply)(x * 2)
+    with pytest.raises(ValueError, match="broken"):
+        out.sum().backward()
+    assert [note.op.phase for note in timer.finish()] == ["fwd"]
+
+
 def test_the_same_ops_of_the_next_step_are_not_described_again():
     ops, asked = Ops(HostListener(0)), []
 

@@ -64,7 +64,8 @@ CORE_CONSTANTS = (
     "scatter_effort",
 )
 POSTED = ("exchange_call", "exchange_message")
-"""What posting takes; where nothing measured was posted, posted messages are taken to cost what others do."""
+"""What posting takes. Calls are told from messages by groups of different sizes; where one size alone was posted, or
+none, posted messages are taken to cost what others do."""
 NETWORK_CONSTANTS = ("network_hop", "network_message", "ring_efficiency", "direct_efficiency", "network_rate")
 
 

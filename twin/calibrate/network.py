@@ -27,6 +27,8 @@ from twin.description.problems import fail
 Row = Mapping[str, Any]
 LARGE_BYTES = 1 << 18
 """Messages from here on tell the rate, smaller ones the latency."""
+OLD = "a runtime that exchanged or counted otherwise wrote this"
+AGAIN = "measure these CPUs again"
 SHORTEST = 1e-6
 """Seconds below which processor time is not told apart."""
 
@@ -100,6 +102,8 @@ def fit_library(
     microbenchmark are said to take longer than they did.)
     Returns those that were fitted, the library with all, and how well they meet what they come from.
     """
+    if data.get("exchanges") != EXCHANGES:
+        raise fail("exchanges", f"{OLD}; {AGAIN}", data.get("exchanges", "absent"))
     fits = [] if machine.cores is None else [_of_cores(data, machine, largest_bytes)]
     fits.append(_of_times(data, machine, largest_bytes, fits[0].values if fits else START))
     fitted = {name: constant for each in fits for name, constant in each.constants.items()}
@@ -153,14 +157,13 @@ def _of_cores(data: Mapping[str, Any], machine: Machine, largest_bytes: float) -
     rows = zip(cases(data, machine), data["collectives"], strict=True)
     found = [(case, row.get("busy_core_seconds")) for case, row in rows]
     counted = [(case, float(seconds_) - issue) for case, seconds_ in found if seconds_ is not None]
-    if not counted or data.get("exchanges") != EXCHANGES:
-        remedy = "was written by a runtime that exchanged or counted otherwise; measure these CPUs again"
-        raise fail("exchanges" if counted else "collectives", remedy, data.get("exchanges", "absent"))
+    if not counted:
+        raise fail("collectives", f"{OLD}; {AGAIN}", "without busy_core_seconds")
     several = any(case.group.nodes > 1 for case, _ in counted)
     made = library(START, largest_bytes, cores=True)
     untold = {
         *(() if several else NETWORK_CONSTANTS),
-        *(() if any(_posts(case, made) for case, _ in counted) else POSTED),
+        *(() if len({case.group.ranks for case, _ in counted if _posts(case, made)}) > 1 else POSTED),
     }
     names = [name for name in CORE_CONSTANTS if name not in untold]
     others = {name: value for name, value in START.items() if name not in untold & set(POSTED)}

@@ -235,8 +235,8 @@ class HostWork(Spec):
     message_seconds: Parameter
     """Time of a core for each message that a member sends."""
     exchange_call_seconds: Parameter | None = None
-    """As `call_seconds`, of what software posts message by message: messages, and exchanges between nodes or of many
-    bytes that all are sent alike (`twin.cost.collective_options.posted`). None: the same."""
+    """As `call_seconds`, of what software posts message by message: messages, shifts of more than two, and exchanges
+    between nodes or of many bytes that all are sent alike (`twin.cost.collective_options.posted`). None: the same."""
     exchange_message_seconds: Parameter | None = None
     """As `message_seconds`, of these; None: the same."""
     threads: Counted | None = None
