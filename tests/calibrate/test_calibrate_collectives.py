@@ -40,10 +40,11 @@ def test_measurements_of_exchanges_that_went_another_way_are_refused():
         machine_from(data)
 
 
-def test_posting_that_nothing_tells_costs_what_others_do():
-    """Of two ranks on one host all exchanges are the library's."""
+@pytest.mark.parametrize("inner", [1, 2], ids=["none is posted", "posted by pairs alone"])
+def test_posting_that_nothing_tells_costs_what_others_do(inner):
+    """Of two ranks on one host all exchanges are the library's; of one size a call is not told from its messages."""
     data = with_collectives(measurements())
-    two = [row for row in data["collectives"] if row["size"] == 2 and row["inner"] == 1]
+    two = [row for row in data["collectives"] if row["size"] == 2 and row["inner"] == inner]
     work = read(machine_from({**data, "collectives": two})).libraries["gloo"].host_work
     assert work is not None
     assert work.call_seconds is not None
