@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from twin.description.library import ByCollective, Direct, HostWork, Library, Protocol, Ring, SecondsByCollective
 from twin.description.parameter import Counted, Parameter
@@ -12,61 +13,44 @@ EXCHANGES = "all-to-all within a host"
 GLOO_THREADS = 2
 PYTORCH = "PYTORCH"
 PYTORCHS_THREADS = "torch/csrc/distributed/c10d/init.cpp: a process group of gloo has two for each network device"
-START = {
-    "base": 100e-6,
-    "local_hop": 100e-6,
-    "network_hop": 300e-6,
-    "direct_base": 100e-6,
-    "message": 30e-6,
-    "network_message": 50e-6,
-    "ring_efficiency": 0.9,
-    "direct_efficiency": 0.85,
-    "local_efficiency": 0.5,
-    "core_call": 20e-6,
-    "core_message": 20e-6,
-    "exchange_call": 20e-6,
-    "exchange_message": 20e-6,
-    "local_rate": 1e9,
-    "network_rate": 1e9,
-    "reduce_rate": 3e9,
-    "gather_effort": 1.0,
-    "scatter_effort": 1.0,
+
+
+class Constant(NamedTuple):
+    """One number that a fit finds."""
+
+    start: float
+    least: float
+    most: float
+    of_cores: bool = False
+    """What collectives take of a core, by processor times; else times tell it."""
+    of_network: bool = False
+    """Told only by groups of several hosts."""
+
+
+CONSTANTS = {
+    "base": Constant(100e-6, 1e-6, 1e-2),
+    "local_hop": Constant(100e-6, 1e-6, 1e-2),
+    "network_hop": Constant(300e-6, 1e-6, 1e-2, of_network=True),
+    "direct_base": Constant(100e-6, 1e-6, 1e-2),
+    "message": Constant(30e-6, 1e-7, 1e-2),
+    "network_message": Constant(50e-6, 1e-7, 1e-2, of_network=True),
+    "ring_efficiency": Constant(0.9, 0.2, 1.0, of_network=True),
+    "direct_efficiency": Constant(0.85, 0.2, 1.0, of_network=True),
+    "local_efficiency": Constant(0.5, 0.05, 1.0),
+    "core_call": Constant(20e-6, 1e-7, 1e-2, of_cores=True),
+    "core_message": Constant(20e-6, 1e-7, 1e-2, of_cores=True),
+    "exchange_call": Constant(20e-6, 1e-7, 1e-2, of_cores=True),
+    "exchange_message": Constant(20e-6, 1e-7, 1e-2, of_cores=True),
+    "local_rate": Constant(1e9, 5e7, 1e11, of_cores=True),
+    "network_rate": Constant(1e9, 5e7, 1e11, of_cores=True, of_network=True),
+    "reduce_rate": Constant(3e9, 1e8, 1e11, of_cores=True),
+    "gather_effort": Constant(1.0, 0.3, 5.0, of_cores=True),
+    "scatter_effort": Constant(1.0, 0.3, 5.0, of_cores=True),
 }
-BOUNDS = {
-    "base": (1e-6, 1e-2),
-    "local_hop": (1e-6, 1e-2),
-    "network_hop": (1e-6, 1e-2),
-    "direct_base": (1e-6, 1e-2),
-    "message": (1e-7, 1e-2),
-    "network_message": (1e-7, 1e-2),
-    "ring_efficiency": (0.2, 1.0),
-    "direct_efficiency": (0.2, 1.0),
-    "local_efficiency": (0.05, 1.0),
-    "core_call": (1e-7, 1e-2),
-    "core_message": (1e-7, 1e-2),
-    "exchange_call": (1e-7, 1e-2),
-    "exchange_message": (1e-7, 1e-2),
-    "local_rate": (5e7, 1e11),
-    "network_rate": (5e7, 1e11),
-    "reduce_rate": (1e8, 1e11),
-    "gather_effort": (0.3, 5.0),
-    "scatter_effort": (0.3, 5.0),
-}
-CORE_CONSTANTS = (
-    "core_call",
-    "core_message",
-    "exchange_call",
-    "exchange_message",
-    "local_rate",
-    "network_rate",
-    "reduce_rate",
-    "gather_effort",
-    "scatter_effort",
-)
+START = {name: constant.start for name, constant in CONSTANTS.items()}
 POSTED = ("exchange_call", "exchange_message")
 """What posting takes. Calls are told from messages by groups of different sizes; where one size alone was posted, or
 none, posted messages are taken to cost what others do."""
-NETWORK_CONSTANTS = ("network_hop", "network_message", "ring_efficiency", "direct_efficiency", "network_rate")
 
 
 def library(values: Mapping[str, float], largest_bytes: float, *, cores: bool) -> Library:

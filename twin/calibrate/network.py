@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from twin.calibrate.compute import OWN, Sharing, issue_seconds
-from twin.calibrate.constants import BOUNDS, CORE_CONSTANTS, EXCHANGES, NETWORK_CONSTANTS, POSTED, START, library
+from twin.calibrate.constants import CONSTANTS, EXCHANGES, POSTED, START, library
 from twin.calibrate.solve import Array, Fitted, Quality, fit, line
 from twin.cost.collective import options
 from twin.cost.collective_group import Group, look
@@ -132,7 +132,10 @@ class _Fit:
         """Fit these constants, the others as they are given."""
         start = {name: START[name] for name in names}
         fitted, _ = fit(
-            lambda found: model({**others, **found}), measured, start, bounds={name: BOUNDS[name] for name in start}
+            lambda found: model({**others, **found}),
+            measured,
+            start,
+            bounds={n: (CONSTANTS[n].least, CONSTANTS[n].most) for n in start},
         )
         values = {**others, **{name: constant.value for name, constant in fitted.items()}}
         return cls(fitted, values, model(values), measured)
@@ -142,7 +145,7 @@ def _of_times(data: Mapping[str, Any], machine: Machine, largest_bytes: float, o
     """Fit times, what cores are asked for as it is."""
     timed, on_cores = cases(data, machine), machine.cores is not None
     several = any(case.group.nodes > 1 for case in timed)
-    names = [n for n in START if n not in CORE_CONSTANTS and (several or n not in NETWORK_CONSTANTS)]
+    names = [name for name, each in CONSTANTS.items() if not each.of_cores and (several or not each.of_network)]
 
     def model(values: Mapping[str, float]) -> Array:
         made = library(values, largest_bytes, cores=on_cores)
@@ -161,12 +164,9 @@ def _of_cores(data: Mapping[str, Any], machine: Machine, largest_bytes: float) -
         raise fail("collectives", f"{OLD}; {AGAIN}", "without busy_core_seconds")
     several = any(case.group.nodes > 1 for case, _ in counted)
     made = library(START, largest_bytes, cores=True)
-    untold = {
-        *(() if several else NETWORK_CONSTANTS),
-        *(() if len({case.group.ranks for case, _ in counted if _posts(case, made)}) > 1 else POSTED),
-    }
-    names = [name for name in CORE_CONSTANTS if name not in untold]
-    others = {name: value for name, value in START.items() if name not in untold & set(POSTED)}
+    untold = POSTED if len({case.group.ranks for case, _ in counted if _posts(case, made)}) < 2 else ()
+    others = {name: value for name, value in START.items() if name not in untold}
+    names = [name for name in others if CONSTANTS[name].of_cores and (several or not CONSTANTS[name].of_network)]
 
     def model(values: Mapping[str, float]) -> Array:
         made = library(values, largest_bytes, cores=True)
