@@ -62,6 +62,9 @@ class _Job:
 class Checkpoints:
     """The checkpoints of one run in one directory. Every rank makes one and calls the same methods.
 
+    While one is being written, the group is the writing thread's: `save` and `wait` may be called then, and what else
+    ranks have to agree on goes over another group.
+
     Making it creates the directory, and removes what a run that died has left half-written; raises
     DescriptionError if it cannot be written.
     """
@@ -86,7 +89,7 @@ class Checkpoints:
             raise fail("checkpoints.keep", "keep at least 1 checkpoint", self.keep)
         self._team = Team.of(self.mesh, self.group, timeout_seconds=self.timeout_seconds)
         try:
-            self._team.from_first(lambda: directory.start(self.root))
+            self.from_first(lambda: directory.start(self.root))
         except OSError as error:
             raise _not_written(self.root, error) from None
 
@@ -168,7 +171,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps of the complete checkpoints, on every rank as the first one sees them."""
-        return self._team.from_first(lambda: [directory.step_of(path) for path in directory.newest_first(self.root)])
+        return self.from_first(lambda: [directory.step_of(path) for path in directory.newest_first(self.root)])
 
     def prefer(self, step: int) -> None:
         """Keep a complete checkpoint whatever its age, in place of the one that was kept so before."""
@@ -179,14 +182,19 @@ class Checkpoints:
             if newest is not None:
                 directory.retain(newest, self.keep, self._useless, step)
 
-        self._team.from_first(retain)
+        self.from_first(retain)
 
     def discard_after(self, step: int) -> None:
         """Delete the checkpoints of later steps; none may be being written."""
-        self._team.from_first(lambda: directory.discard_after(self.root, step))
+        self.from_first(lambda: directory.discard_after(self.root, step))
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return on every rank what rank 0 made; its errors are raised on every rank."""
+        """Return on every rank what rank 0 made; its errors are raised on every rank.
+
+        Raises RuntimeError while a checkpoint is being written: two threads on one group would take each other's words.
+        """
+        if self._job is not None:
+            raise RuntimeError("a checkpoint is being written: wait for it first")
         return self._team.from_first(make)
 
     def load_latest(
@@ -199,7 +207,7 @@ class Checkpoints:
         another model.
         """
         self.wait()
-        found = self._team.from_first(lambda: directory.newest_first(self.root))
+        found = self.from_first(lambda: directory.newest_first(self.root))
         wanted = [path for path in found if most is None or directory.step_of(path) <= most]
         remedy = "restore one from a copy, or train from the beginning in another directory"
         loaded = load_newest(wanted, context, optimizer, self._team, remedy=remedy)

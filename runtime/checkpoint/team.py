@@ -15,6 +15,7 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from runtime.checkpoint.tensor_file import UnusableFileError
+from runtime.parallel.collectives import CollectiveError
 from runtime.parallel.mesh import Mesh
 from twin.description.problems import DescriptionError
 
@@ -46,13 +47,22 @@ class Team:
         return cls(mesh.rank, group)
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return on every rank what the first one made; its errors are raised on every rank."""
+        """Return on every rank what the first one made; its errors are raised on every rank.
+
+        Raises CollectiveError if a peer was lost.
+        """
         if self.group is None:
             return make()
         outcome: list[tuple[str, T | tuple[object, ...]] | None] = [None]
         if self.rank == 0:
             outcome = [_attempt(make)]
-        dist.broadcast_object_list(outcome, src=0, group=self.group)
+        try:
+            dist.broadcast_object_list(outcome, group_src=0, group=self.group)
+        except RuntimeError as error:  # of torch.distributed, which names neither rank nor op
+            reason = str(error).strip().split("\n")[0]
+            raise CollectiveError(
+                f"rank {self.rank}: hearing what rank 0 says failed: a peer has probably died ({reason})"
+            ) from error
         assert outcome[0] is not None
         kind, value = outcome[0]
         if kind == "made":

@@ -7,6 +7,7 @@ from typing import Any
 
 from runtime.checkpoint.checkpoints import Checkpoints, NoSpaceError
 from runtime.checkpoint.loading import Loaded
+from runtime.checkpoint.team import Team
 from runtime.huggingface import merging
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
@@ -34,6 +35,7 @@ class Saving:
         self.checkpoints = Checkpoints(
             plan.out / CHECKPOINTS, mesh, keep=wanted.keep, timeout_seconds=wanted.timeout_seconds
         )
+        self._training = Team(mesh.rank, mesh.everyone)
         self.copies: MemoryCopies | None = None
         self.adapters = None
         if plan.job.lora is not None:  # what rank 0 says is written
@@ -64,8 +66,9 @@ class Saving:
     def judge(self, step: int, loss: float, display: Display) -> None:
         """Save a state whose validation loss is less than all before, and keep it beside the newest."""
         best = self.state.best
-        # one rank decides: sums may differ in the last bit, and all must save or none
-        if not self.checkpoints.from_first(lambda: best is None or loss < best[1]):
+        # one rank decides: sums may differ in the last bit, and all must save or none; over the group of training, for
+        # a checkpoint may be being written, whose thread has the other
+        if not self._training.from_first(lambda: best is None or loss < best[1]):
             return
         self.state.best = step, loss
         self.save(display)

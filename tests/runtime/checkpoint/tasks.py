@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ import torch.distributed as dist
 from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.checkpoint.full_model import import_model
 from runtime.checkpoint.storage import Writer
+from runtime.checkpoint.team import Team
 from runtime.parallel.collectives import CollectiveError
 from runtime.parallel.mesh import Mesh
 from runtime.step.trainee import MicroBatch
@@ -230,3 +233,30 @@ def die(worker: Any, grid: dict[str, int], root: str) -> str:
     except CollectiveError as error:
         return str(error)
     return ""
+
+
+def agree_meanwhile(worker: Any, grid: dict[str, int], root: str) -> tuple[list[int], str, int]:
+    """Agree on many things while a slow rank writes; return them, the error of asking checkpoints, and what was saved.
+
+    Only for a mesh that is the world: else checkpoints have no group of their own here.
+    """
+    trainee = build(worker, grid, "float64", {})
+    mesh = trainee.context.mesh
+    checkpoints = open_checkpoints(root, mesh)
+    written, write = threading.Event(), Writer.write_data
+
+    def late(*arguments: Any) -> Any:
+        written.wait(60 if worker.rank == 1 else 0)
+        return write(*arguments)
+
+    with mock.patch.object(Writer, "write_data", late):
+        checkpoints.save(trainee.context, trainee.optimizer, step=2, samples=0)
+        agreed = [Team(mesh.rank, mesh.everyone).from_first(lambda i=i: i) for i in range(50)]  # type: ignore[misc]
+        try:
+            checkpoints.steps()
+            refused = ""
+        except RuntimeError as error:
+            refused = str(error)
+        written.set()
+        checkpoints.close()
+    return agreed, refused, checkpoints.steps()[0]

@@ -6,7 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from runtime.checkpoint import directory
 from runtime.checkpoint.checkpoints import Checkpoints
 from runtime.checkpoint.storage import Writer
 from tests.runtime.checkpoint import tasks
+from tests.runtime.pool import Pool
 from twin.description.problems import DescriptionError
 
 
@@ -76,6 +77,19 @@ def test_a_full_disk_of_one_rank_is_told_on_all(pool, tmp_path):
         assert "rank 2: File too large; raise the limit of file sizes" in first
         assert second == ""
     assert names(tmp_path) == ["step-00000002"]
+
+
+@pytest.mark.process
+def test_ranks_agree_on_other_things_while_a_checkpoint_is_written(tmp_path):
+    """Over another group: two threads on one would take each other's words, and gloo ends the process."""
+    with closing(Pool(2)) as pool:
+        answers = pool.run(
+            "tests.runtime.checkpoint.tasks:agree_meanwhile", 2, grid=tasks.grid("1x2x1x1"), root=str(tmp_path)
+        )
+    for agreed, refused, saved in answers:
+        assert agreed == list(range(50))
+        assert refused == "a checkpoint is being written: wait for it first"
+        assert saved == 2
 
 
 @pytest.mark.process
