@@ -62,8 +62,8 @@ class _Job:
 class Checkpoints:
     """The checkpoints of one run in one directory. Every rank makes one and calls the same methods.
 
-    While one is being written, the group is the writing thread's: `save` and `wait` may be called then, and what else
-    ranks have to agree on goes over another group.
+    From `save` until it was waited for (by `wait`, `close`, `load_latest` or the next `save`) the group is the writing
+    thread's: what else ranks have to agree on meanwhile goes over another.
 
     Making it creates the directory, and removes what a run that died has left half-written; raises
     DescriptionError if it cannot be written.
@@ -191,10 +191,11 @@ class Checkpoints:
     def from_first(self, make: Callable[[], T]) -> T:
         """Return on every rank what rank 0 made; its errors are raised on every rank.
 
-        Raises RuntimeError while a checkpoint is being written: two threads on one group would take each other's words.
+        Raises RuntimeError until the last checkpoint was waited for: two threads on one group would take each other's
+        words.
         """
         if self._job is not None:
-            raise RuntimeError("a checkpoint is being written: wait for it first")
+            raise RuntimeError("a checkpoint may be being written: wait for it first")
         return self._team.from_first(make)
 
     def load_latest(

@@ -1,6 +1,6 @@
-"""The ranks of a mesh, talking about checkpoints over a process group of their own.
+"""The ranks of a mesh, talking about checkpoints over a process group, mostly one of their own.
 
-Its backend is gloo on every machine, so that a background thread may use it while the devices'
+The backend of that is gloo on every machine, so that a background thread may use it while the devices'
 groups are at work. What goes over it is small: plans, verdicts, file names.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 
 from runtime.checkpoint.tensor_file import UnusableFileError
@@ -58,6 +59,8 @@ class Team:
             outcome = [_attempt(make)]
         try:
             dist.broadcast_object_list(outcome, group_src=0, group=self.group)
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:  # of torch.distributed, which names neither rank nor op
             reason = str(error).strip().split("\n")[0]
             raise CollectiveError(

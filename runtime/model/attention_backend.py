@@ -16,6 +16,8 @@ from twin.description.attention import UNFUSED
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, Problem
 
+CPU = "cpu"
+"""The one fused kernel that PyTorch has for CPUs."""
 MATH = "math"
 """Plain products, all scores in memory."""
 NAMES = {
@@ -29,6 +31,8 @@ NAMED: dict[str, SDPBackend] = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
 }
 """What a job may name, beside the forms that every device has."""
+OF_PARTS = "flash2"
+"""The one by which ranks that share sequences meet parts of them, on GPUs (`runtime.model.partial_attention`)."""
 MAX_SCORE_BYTES = 2.0**30
 """Scores of a layer, in fp32, above which plain products are refused: nobody who asked for flash wants more."""
 
@@ -41,17 +45,17 @@ def kernel_of(form: str) -> AbstractContextManager[object]:
 def attention_backend(job: Job, device: torch.device, dtype: torch.dtype, heads: int, kv_heads: int) -> str:
     """Name what computes attention of so many heads on this device: flash, efficient, cudnn, math, or the job's form.
 
-    On CPUs PyTorch has one fused kernel: cpu.
+    On CPUs PyTorch has one fused kernel: cpu. Parts of a sequence are met by FlashAttention's alone.
     """
     if job.attention in UNFUSED:
         return job.attention
     if device.type != "cuda":
-        return "cpu"
+        return CPU
     length, size = job.model.sequence, job.model.head_size
     query = torch.empty((1, heads, length, size), dtype=dtype, device=device, requires_grad=True)
     keys = torch.empty((1, kv_heads, length, size), dtype=dtype, device=device, requires_grad=True)
     mask = torch.empty((1, 1, length, length), dtype=dtype, device=device) if job.document_mask else None
-    with kernel_of(job.attention):
+    with kernel_of(OF_PARTS if job.attends_to_parts else job.attention):
         return chosen(query, keys, mask)
 
 
@@ -103,6 +107,12 @@ def settled_backend(job: Job, device: torch.device, dtype: torch.dtype) -> str:
 
 def check_backend(job: Job, backend: str, heads: int) -> list[Problem]:
     """Return why a run should not begin: plain products whose scores are not small, or another kernel than named."""
+    if job.attends_to_parts and backend not in (NAMES[NAMED[OF_PARTS]], CPU):
+        remedy = (
+            "PyTorch's FlashAttention, by which ranks meet parts of a sequence, does not take these shapes on this "
+            "device; use bf16 and heads of at most 256 in multiples of 8, or context_exchange: all_to_all"
+        )
+        return [Problem("attention", remedy, job.attention)]
     if job.attention in NAMED and NAMES[NAMED[job.attention]] != backend:
         remedy = "PyTorch has no such kernel for these shapes on this device; use flash, for which it takes what it has"
         return [Problem("attention", remedy, job.attention)]

@@ -193,6 +193,8 @@ class _Branch(torch.autograd.Function):
 
 def unpack(packed: torch.Tensor, widths: tuple[int, ...], ops: Ops, place: Place) -> tuple[torch.Tensor, ...]:
     """Split (m, widths) in parts (m, width), which are views; their gradients are packed into one as the op `pack`."""
+    if ops.listener is None:  # autograd's own split does the same
+        return torch.split(packed, list(widths), 1)
     parts: tuple[torch.Tensor, ...] = _Unpack.apply(packed, widths, ops, place)
     return parts
 

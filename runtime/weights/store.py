@@ -63,6 +63,11 @@ class Parameter:
         """The weight in its local shape, if it is not cut over z: a view, made once."""
         return self.weight.detach().view(self.shard.local_shape)
 
+    @cached_property
+    def local_gradient(self) -> torch.Tensor:
+        """The gradient in the weight's local shape, if it is not cut over z: a view, made once."""
+        return self.gradient.view(self.shard.local_shape)
+
     def accumulation(self, gradient: torch.Tensor) -> float:
         """Bytes that `accumulate` reads and writes: the sum is only written the first time."""
         passes = 2 if self.seen else 1

@@ -8,7 +8,9 @@ import torch
 
 from runtime.parallel import random
 from runtime.parallel.mesh import Mesh
+from runtime.strategies.four_d.reduction import Reduction
 from tests.runtime import parity
+from tests.runtime.checkpoint import tasks
 from tests.runtime.equal import assemble
 from twin.strategies.four_d.grid import AXES, Grid, factorizations
 
@@ -43,6 +45,28 @@ def test_every_grid_starts_from_the_same_weights(grid):
     assert full.keys() == serial.keys()
     for name, weight in serial.items():
         np.testing.assert_array_equal(full[name], weight, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"recompute": True},
+        {"recompute": True, "recompute_layers": 1},
+        {"lora": {"rank": 2, "targets": ["q"]}},
+        {"dropout": 0.1},
+    ],
+    ids=str,
+)
+def test_a_block_is_told_done_before_the_one_below_gathers(options, monkeypatch):
+    trainee = alone(**options)
+    model, told = trainee.model, []
+    monkeypatch.setattr(Reduction, "block_done", lambda _self, layer: told.append(("done", layer)))
+    monkeypatch.setattr(model, "gather_again", lambda layer: told.append(("gather", layer)))
+    tasks.train(trainee, 0, 1)
+    once = [("done", None), ("gather", 1), ("done", 1), ("gather", 0), ("done", 0)]
+    assert told == once * (len(told) // len(once))
+    assert told
 
 
 def test_initial_weights_are_normal_and_independent():

@@ -124,6 +124,26 @@ def test_a_kernel_that_is_not_there_is_refused() -> None:
     assert check_backend(load_job(machine | {"attention": "flash2"}), "cudnn", 4)
 
 
+def test_parts_of_a_sequence_need_flash_attention() -> None:
+    """Whatever PyTorch would take of whole sequences."""
+    shared = JOB | {
+        "strategy": "megatron",
+        "flavour": "torch",
+        "machine": "dgx-h100",
+        "grid": {"data": 4, "context": 2},
+    }
+    job = load_job(shared)
+    assert job.attends_to_parts
+    assert not check_backend(job, "flash", 4)
+    assert settled_backend(job, CPU, torch.float32) == "cpu"
+    for other in ("cudnn", "efficient", MATH):
+        (problem,) = check_backend(job, other, 4)
+        assert "context_exchange: all_to_all" in str(problem)
+    traded = load_job(shared | {"context_exchange": "all_to_all"})
+    assert not traded.attends_to_parts
+    assert not check_backend(traded, "cudnn", 4)
+
+
 def test_plain_products_are_refused_where_scores_are_large() -> None:
     job = load_job(JOB)
     assert attention_backend(job, CPU, torch.float32, 40, 40) == "cpu"

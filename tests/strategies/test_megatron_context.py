@@ -6,6 +6,7 @@ import pytest
 
 from tests.strategies.pipelined import BF16, HEADS, B, H, S, described, hidden_by, moved, ops, started
 from twin.description.problems import DescriptionError
+from twin.schedule.kernels import Attention
 from twin.strategies import strategy_of
 
 
@@ -74,3 +75,21 @@ def test_traded_heads_move_queries_keys_values_and_what_comes_of_them(kv: int) -
     for kind in "FB":
         total = sum(op.bytes for _, op in started(job, within=f"micro1/{kind}/block2/", communicator="context"))
         assert total == pytest.approx(2 * of_queries + 2 * of_keys)
+
+
+@pytest.mark.parametrize(
+    ("keys", "form"),
+    [
+        ({"flavour": "torch"}, "flash2"),
+        ({"flavour": "torch", "context_exchange": "all_gather"}, "flash2"),
+        ({"flavour": "torch", "context_exchange": "all_to_all"}, "flash"),
+        ({"flavour": "torch", "attention": "cudnn"}, "cudnn"),
+        ({"flavour": "torch", "machine": "frontier"}, "flash"),
+        ({}, "flash"),
+    ],
+)
+def test_parts_of_a_sequence_are_attended_to_by_flash_attention_in_training(keys: dict[str, str], form: str) -> None:
+    """Where another kernel is usual, as cuDNN's on an H100; Megatron-LM meets parts by the usual one."""
+    job = described({"context": 4}, **{"attention": "flash", **keys})
+    forms = {op.kernel.form for _, op in ops(job) if isinstance(getattr(op, "kernel", None), Attention)}
+    assert forms == {form}

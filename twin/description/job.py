@@ -77,7 +77,8 @@ class Job(Spec):
     """flash: no score matrix in memory, by the kernel that is usual on the device, or by the one named
     (FlashAttention 1 to 3, its first and second version in Triton, cuDNN's, AMD's CK, xformers' cutlass),
     whose rates are measured one by one; fused_softmax: one kernel between two batched products
-    (Megatron's); plain: a kernel each for scale, mask and softmax."""
+    (Megatron's); plain: a kernel each for scale, mask and softmax. Ranks of `megatron`, flavour torch, that share
+    sequences meet parts of them by FlashAttention 2 where the device has its rates, with flash too."""
     document_mask: StrictBool = False
     """Attention does not cross the bounds of documents within a sequence, and positions begin anew in each; else a
     sequence is one text, whatever it holds. The kernel then reads a mask and computes the whole window."""
@@ -156,6 +157,11 @@ class Job(Spec):
     def micro_steps(self) -> int:
         """Forward and backward passes in one step."""
         return self.batch.sequences // (self.concrete_grid.replicas * self.concrete_micro_sequences)
+
+    @property
+    def attends_to_parts(self) -> bool:
+        """Whether attention meets a sequence's keys in parts, as ranks that share it send them."""
+        return False
 
     @property
     def kept_flops(self) -> float:

@@ -124,9 +124,9 @@ class WeightGathers:
 
     def release(self, parameter: Parameter, *, after_forward: bool = False) -> None:
         """Drop a gathered weight, unless it is kept for the backward pass."""
-        kept = self._holding or (after_forward and self._units[id(parameter)].keep)
-        if not kept:
-            self._full.pop(id(parameter), None)
+        if not self._full or self._holding or (after_forward and self._units[id(parameter)].keep):
+            return
+        self._full.pop(id(parameter), None)
 
     def _start_until(self, end: int) -> None:
         while self._next < min(end, len(self._order)):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -125,16 +124,19 @@ class GPT(torch.nn.Module):
         stream = self.embedding(tokens)
         if job.lora is not None and torch.is_grad_enabled():
             stream.requires_grad_()  # no table trains, but the adapters of every block do
+        below: int | None = None
         for layer, block in enumerate(self.blocks):
-            stream = Notify.apply(stream, partial(self._block_done, layer))
+            self._tell(stream, layer, below)
             results = KeptAttention() if layer < job.attention_kept_layers and torch.is_grad_enabled() else None
             run: Run = partial(block, sequences=tokens.shape[0], results=results)
-            if layer < job.recomputed_layers and torch.is_grad_enabled():
+            again = layer < job.recomputed_layers and torch.is_grad_enabled()
+            if again:
                 stream = Recompute.apply(stream, run, partial(self._again, layer), self.context.leave_of(layer))
             else:
-                stream = Notify.apply(run(stream), partial(self.gather_again, layer))
+                stream = run(stream)
+            below = None if again else layer
         self.context.inputs_gone()
-        stream = Notify.apply(stream, partial(self._block_done, None))
+        self._tell(stream, None, below)
         logits: torch.Tensor = self.head(self.final_norm(stream))
         return logits
 
@@ -142,8 +144,20 @@ class GPT(torch.nn.Module):
         """Gather the weights of a forward pass, in order."""
         self.context.gathers.begin(([unit for group in self.units for unit in group], "fwd"))
 
-    def _block_done(self, layer: int | None) -> None:
-        self.block_done(layer)
+    def _tell(self, stream: torch.Tensor, above: int | None, below: int | None) -> None:
+        """Tell that a block (the head: None) is done when its gradient passes; then gather the weights of one below.
+
+        None below: there is none, or it gathers when it runs again.
+        """
+        if not stream.requires_grad:
+            return
+
+        def passed(_gradient: torch.Tensor) -> None:
+            self.block_done(above)
+            if below is not None:
+                self.gather_again(below)
+
+        stream.register_hook(passed)
 
     def _again(self, layer: int, run: Run) -> Run:
         """Run a block again with gathers of its own."""
@@ -213,22 +227,6 @@ class GPT(torch.nn.Module):
             valid=self.head.weight_shard.shard.valid_rows,
             first=self.head.first_row,
         )
-
-
-class Notify(torch.autograd.Function):
-    """Calls back when a gradient passes."""
-
-    @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, callback: Callable[[], None]) -> torch.Tensor:
-        """Pass through."""
-        ctx.callback = callback
-        return inputs.view_as(inputs)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Call back, pass through."""
-        ctx.callback()
-        return gradient, None
 
 
 def _nothing(_layer: int | None) -> None:

@@ -21,7 +21,7 @@ def add_table(context: FourDContext) -> None:
 
     def run() -> None:
         columns = table.shard.local_shape[1]
-        gradient = table.gradient.view(table.shard.local_shape)
+        gradient = table.local_gradient
         for rectangle in head.shard.rectangles():
             row, column = rectangle.offsets[0], rectangle.offsets[1] % columns
             height, width = rectangle.sizes

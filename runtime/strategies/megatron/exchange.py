@@ -99,7 +99,7 @@ class Exchange:
         """Describe causal attention over this rank's share, or as much of it as all of a rank's queries see."""
         sequences = self.sequences * (self.ranks if whole else 1)
         fewer = self.kv_heads if self.kv_heads < self.heads else None
-        heads, form = (self.heads, self.head_size), self.context.job.attention
+        heads, form = (self.heads, self.head_size), self.context.job.attention_of_parts
         return kernels.Attention(sequences, tokens // self.sequences, *heads, form, False, backward, e, fewer)
 
     def shift(self, buffer: torch.Tensor, by: int, name: str, *, backward: bool = False) -> Handle:

@@ -36,7 +36,10 @@ def attention(emit: Emitter, job: MegatronJob, local: Local, *, backward: bool) 
             mask = work.dropout_mask(job, kernel.sequences * kernel.heads * kernel.sequence_length, local.length)
             emit.compute("scores_mask", mask)
         emit.compute("attention", kernel)
-    elif job.context_exchange == "all_gather":
+        return
+    if job.attends_to_parts:
+        kernel = replace(kernel, form=job.attention_of_parts)
+    if job.context_exchange == "all_gather":
         _gathered(emit, local, kernel)
     elif job.context_exchange == "balanced":
         balanced(emit, CONTEXT, local.grid.context, _keys_and_values(local), kernel)

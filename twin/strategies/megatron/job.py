@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import StrictBool
 
-from twin.description.attention import UNFUSED
+from twin.description.attention import UNFUSED, AttentionForm
 from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.model import Positive
@@ -220,6 +220,21 @@ class MegatronJob(Job):
             return 1
         near = max(1, self.machine.devices_per_node // tensor)
         return self.context_traders or gcd(gcd(context, near), max(1, self.model.key_value_heads // tensor))
+
+    @property
+    def attends_to_parts(self) -> bool:
+        """Whether attention meets a sequence's keys in parts, as ranks that share it send them."""
+        return self.traders < self.concrete_grid.context
+
+    @property
+    def attention_of_parts(self) -> AttentionForm:
+        """The kernel that attends to a part of a sequence's keys: of flavour torch FlashAttention 2, as it trains.
+
+        Also where PyTorch takes another for whole sequences, as cuDNN's on Hopper; the usual one where the device has
+        no rates of it.
+        """
+        trains = self.flavour == "torch" and self.attention == "flash"
+        return "flash2" if trains and "flash2" in self.machine.device.attention else self.attention
 
     @property
     def weight_parts(self) -> int:

@@ -101,7 +101,7 @@ class Adapters(torch.nn.Module):
         sums = self.context.store.gradient
         found = [("lora_a_weight_gradient", between_gradient, inputs, self._together(sums))]
         for target, rows, b, columns in zip(self.targets, self.rows, self.b, between.split(self.rank, 1), strict=True):
-            total = b.gradient.view(b.shard.local_shape)
+            total = b.local_gradient
             found.append((f"lora_b_{target}_weight_gradient", gradient[:, rows], columns, total))
         if sums.dtype == inputs.dtype:  # the products add to the sums themselves
             seen = self.a[0].seen

@@ -98,7 +98,7 @@ class Embedding4D(torch.nn.Module):
     def _add_positions(self, gradient: torch.Tensor) -> None:
         table = self.positions_shard
         assert table is not None
-        total = table.gradient.view(table.shard.local_shape)
+        total = table.local_gradient
         length = gradient.shape[0]
         if table.seen:
             total[:length].add_(gradient)
@@ -110,7 +110,7 @@ class Embedding4D(torch.nn.Module):
 
 def add_rows(table: Parameter, rows: torch.Tensor, values: torch.Tensor) -> None:
     """Add each token's gradient (m, h/G_x) to the row (sequences, s) that it was read from."""
-    total = table.gradient.view(table.shard.local_shape)
+    total = table.local_gradient
     if not table.seen:
         total.zero_()
         table.seen = True

@@ -60,7 +60,7 @@ def _accumulate_product(
     context: FourDContext, parameter: Parameter, inputs: torch.Tensor, gradient: torch.Tensor
 ) -> None:
     """Let the product add to the sum itself: by oneDNN with a second buffer and pass, else without."""
-    total = parameter.gradient.view(parameter.shard.local_shape)
+    total = parameter.local_gradient
     if parameter.seen:
         context.gemms.accumulate("weight_gradient", gradient.t(), inputs, total)
     else:
