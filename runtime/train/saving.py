@@ -72,7 +72,9 @@ class Saving:
             return
         self.state.best = step, loss
         self.save(display)
-        self.settle(display)  # the one before stays until this one is whole
+        if not self.settle(display):  # the one before stays until this one is whole
+            self.state.best = best
+            return
         self.checkpoints.prefer(step)
         display.say(f"step {step}: the best so far, kept")
 
@@ -89,12 +91,15 @@ class Saving:
         if self.state.best is not None and self.state.best[0] > step:
             self.state.best = self.checkpoints.best = None
 
-    def settle(self, display: Display) -> None:
-        """Wait for the checkpoint being written; one that finds no space is tried again at the next."""
+    def settle(self, display: Display) -> bool:
+        """Wait for the checkpoint being written; false if that found no space: it is tried again at the next."""
         try:
             self.checkpoints.wait()
         except NoSpaceError as error:
             display.warn(f"{error.problems[0]}; training goes on, the next one is tried in its turn")
+            self.state.saved_at = -1
+            return False
+        return True
 
     def copy(self, display: Display) -> None:
         """Copy the state into memory, where that is wanted."""

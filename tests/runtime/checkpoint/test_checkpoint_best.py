@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from runtime.checkpoint.storage import Writer
+from runtime.plan.options import located
+from runtime.plan.plan import Plan
+from runtime.survive.history import History
+from runtime.train.saving import Saving
+from runtime.train.state import State
 from tests.runtime import runs
+from tests.runtime.checkpoint import tasks
+from twin.strategies import load_job
+from twin.strategies.four_d.grid import AXES
 
 pytestmark = pytest.mark.process
 WORSE = {
@@ -58,6 +70,37 @@ def test_a_run_that_gets_better_keeps_its_last(tmp_path):
     again = runs.train(tmp_path / "job.yaml", "--ranks", "2", "--out", str(out))
     assert again.returncode == 0, again.stderr
     assert kept(out) == [6]
+
+
+def test_a_best_that_finds_no_space_leaves_the_one_before(tmp_path, monkeypatch):
+    """That is the best still, for the disk and for who continues; the same step is tried again."""
+    job = load_job(runs.write_job(tmp_path, ranks=1, grid=dict.fromkeys(AXES, 1), train=WORSE))
+    trainee = tasks.tiny()
+    state, warned = State(History()), []
+    saving = Saving(Plan(job, located(job.train), tmp_path / "run"), trainee, trainee.context.mesh, state, None)
+    display = SimpleNamespace(warn=warned.append, say=lambda _text: None)
+
+    def judge(step: int, loss: float) -> None:
+        state.step = step
+        saving.judge(step, loss, display)
+
+    judge(2, 3.0)
+    assert kept(tmp_path / "run") == [2]
+    with monkeypatch.context() as full:
+
+        def write(*_):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        full.setattr(Writer, "write_data", write)
+        judge(4, 2.0)
+    assert "No space left on device" in warned[0]
+    assert state.best == (2, 3.0)
+    assert saving.checkpoints.best == 2
+    assert state.saved_at == -1
+    judge(6, 2.5)
+    saving.close()
+    assert state.best == (6, 2.5)
+    assert kept(tmp_path / "run") == [6]
 
 
 @pytest.mark.parametrize(
