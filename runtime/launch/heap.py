@@ -10,6 +10,7 @@ glibc reads this when a process starts, and no function sets it later; other C l
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 
 TUNABLES = "GLIBC_TUNABLES"
@@ -28,3 +29,11 @@ def heap_environment(environment: Mapping[str, str]) -> dict[str, str]:
     if TUNABLES in environment:
         return {}
     return {TUNABLES: ":".join(f"{name}={value}" for name, value in SETTINGS.items())}
+
+
+def heap_advice(environment: Mapping[str, str]) -> str:
+    """Say what a rank that another launcher started should have been told; nothing where it was, or without glibc."""
+    if TUNABLES in environment or platform.libc_ver()[0] != "glibc":
+        return ""
+    wanted = heap_environment(environment)[TUNABLES]
+    return f"ranks on CPUs may need ever more memory: start them with {TUNABLES}={wanted}"

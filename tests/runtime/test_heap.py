@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.launch.heap import SETTINGS, TUNABLES, heap_environment
+from runtime.launch.heap import SETTINGS, TUNABLES, heap_advice, heap_environment
 
 LOADER = Path("/lib64/ld-linux-x86-64.so.2")
 
@@ -29,6 +29,15 @@ def test_glibc_reads_every_setting():
 
 def test_what_the_user_has_set_stays():
     assert heap_environment({TUNABLES: "glibc.malloc.arena_max=2"}) == {}
+
+
+def test_who_was_not_told_is_advised(monkeypatch):
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+    settings = heap_environment({})[TUNABLES]
+    assert heap_advice({}).endswith(f"start them with {TUNABLES}={settings}")
+    assert heap_advice({TUNABLES: settings}) == ""
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
+    assert heap_advice({}) == ""
 
 
 def test_the_docs_name_the_settings():

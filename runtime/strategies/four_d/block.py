@@ -110,7 +110,7 @@ class Block(torch.nn.Module):
         if self.parallel:  # the MLP reads what attention reads
             kept, other = branch(kept, context.ops, place, "residual2")
         parts = Parts.of_attention(context, sequences)
-        again1, again2, again3 = (Again(context) if self.keeps_products else None for _ in range(3))
+        again1, again2, again3 = (Again(context) for _ in range(3)) if self.keeps_products else (None, None, None)
         attended = self.attend(self.qkv(self.norm1(side, again1), parts, again1), sequences, parts, results)
         add = partial(residual, context, place, first_column=kept.shape[1] * context.mesh.coordinates["x"])
         projected = self.projection(attended, parts, given=results.take() if results and twice else None)

@@ -171,7 +171,7 @@ class GPT(torch.nn.Module):
 
     def gather_again(self, layer: int) -> None:
         """Gather a block's dropped weights again, unless those of all blocks follow each other."""
-        if not self.context.job.overlap.across_blocks:
+        if self.context.gathers.z > 1 and not self.context.job.overlap.across_blocks:
             self.context.gathers.begin(self._missing(layer))
 
     def gather_all_again(self) -> None:

@@ -75,6 +75,8 @@ class Linear4D(torch.nn.Module):
         self._cut = [cut for cut in ("x", "y") if context.grid.size(cut) > 1]
         self.flat = context.flat and bool(linear)
         """Whether it is cut over x and y together: a linear of a block with `tensor: 1d`."""
+        self.complete = not transposed if self.flat else self.communicator(self.contraction) is None
+        """Whether a product is complete on every rank, so that nothing is to be summed."""
         both: tuple[Axis, ...] = ("y", "x")
         axes = (None, both) if transposed else (both, None)
         self.weight_shard = context.store.declare(
@@ -115,11 +117,6 @@ class Linear4D(torch.nn.Module):
         """
         left = self.bias_fused and not self.complete
         return self.bias_shard.local if left and self.bias_shard is not None else None
-
-    @property
-    def complete(self) -> bool:
-        """Whether a product is complete on every rank, so that nothing is to be summed."""
-        return not self.transposed if self.flat else self.communicator(self.contraction) is None
 
     @property
     def first_row(self) -> int:

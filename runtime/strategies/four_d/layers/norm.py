@@ -28,15 +28,12 @@ class Norm4D(torch.nn.Module):
         super().__init__()
         self.context, self.place, self.hidden = context, place, hidden
         self.epsilon = context.job.model.norm_epsilon
+        self.split = context.grid.x > 1
+        """Whether features are split at all."""
         self.weight_shard = context.store.declare(ParameterSpec(f"{name}.weight", (hidden,), ("x",), constant=1.0))
         self.bias_shard: Parameter | None = None
         if bias:
             self.bias_shard = context.store.declare(ParameterSpec(f"{name}.bias", (hidden,), ("x",)))
-
-    @property
-    def split(self) -> bool:
-        """Whether features are split at all."""
-        return self.context.grid.x > 1
 
     def forward(self, inputs: torch.Tensor, again: Again | None = None) -> torch.Tensor:
         """Normalise (m, h/G_x); `again` is told how that is done a second time."""
