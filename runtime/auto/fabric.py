@@ -6,6 +6,7 @@ lightning-fabric (or lightning); processes are started by torchrun or srun.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from lightning_fabric.strategies.parallel import ParallelStrategy
 
 from runtime.auto.parallel import Parallel, auto_parallelize, mesh_of
+from runtime.parallel.flight_recorder import forget_collectives
 from runtime.parallel.mesh import Mesh
 from twin.description.problems import fail
 from twin.strategies.four_d.grid import Grid
@@ -57,6 +59,8 @@ class FabricStrategy(ParallelStrategy):
         cluster = self.cluster_environment
         if not dist.is_initialized() and cluster is not None and cluster.world_size() > 1:
             backend = "nccl" if self.root_device.type == "cuda" else "gloo"
+            if backend == "gloo":
+                forget_collectives(os.environ)
             address = f"tcp://{cluster.main_address}:{cluster.main_port}"
             if cluster.creates_processes_externally:
                 address = "env://"  # torchrun and srun say where to meet

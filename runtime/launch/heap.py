@@ -2,7 +2,7 @@
 
 PyTorch wants tensors at addresses that 64 divides. glibc cuts what lies before and behind off what it finds, and its
 cache of each thread (tcache) keeps these scraps apart from their neighbours, so that what is freed between them is too
-small for the next tensor of equal size: a heap whose tensors come and go grows from step to step, over y most of all.
+small for the next tensor of equal size: a heap whose tensors come and go grows from step to step.
 And a heap that shrinks after every large tensor has a page fault for every 4 KiB of the next.
 
 glibc reads this when a process starts, and no function sets it later; other C libraries do not know it.
@@ -10,7 +10,6 @@ glibc reads this when a process starts, and no function sets it later; other C l
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 
 TUNABLES = "GLIBC_TUNABLES"
@@ -29,11 +28,3 @@ def heap_environment(environment: Mapping[str, str]) -> dict[str, str]:
     if TUNABLES in environment:
         return {}
     return {TUNABLES: ":".join(f"{name}={value}" for name, value in SETTINGS.items())}
-
-
-def heap_advice(environment: Mapping[str, str]) -> str:
-    """Say what a rank that another launcher started should have been told; nothing where it was, or without glibc."""
-    if TUNABLES in environment or platform.libc_ver()[0] != "glibc":
-        return ""
-    wanted = heap_environment(environment)[TUNABLES]
-    return f"ranks on CPUs may need ever more memory: start them with {TUNABLES}={wanted}"

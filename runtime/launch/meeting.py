@@ -22,6 +22,7 @@ from runtime.launch.disagreement import DisagreementError
 from runtime.launch.environment import Process
 from runtime.launch.session import own_part
 from runtime.parallel.collectives import CollectiveError
+from runtime.parallel.flight_recorder import forget_collectives
 from twin.description.problems import DescriptionError, fail
 
 T = TypeVar("T")
@@ -158,6 +159,8 @@ def join(process: Process, store: Store, device: torch.device, timeout_seconds: 
     """Make torch.distributed's world: NCCL/RCCL on GPUs, gloo on CPUs."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    else:
+        forget_collectives(os.environ)
     dist.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         store=store,

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ import torch
 
 from runtime.launch.board import Board
 from runtime.launch.environment import Process
-from runtime.launch.heap import heap_advice
 from runtime.model.attention_backend import settled_backend
 from runtime.parallel.mesh import Mesh
 from runtime.plan import continued
@@ -120,8 +118,6 @@ class Run:
         )
         if self.context.device.type != "cpu":
             self.display.say(f"attention: {self.attention}")
-        elif self.process.ranks > 1 and (advice := heap_advice(os.environ)):  # no ranks of ours
-            self.display.say(advice)
         if options.gemm_library == "onednn" and not self.context.products.onednn:
             self.display.say("train.gemm_library: onednn is of CPUs and a PyTorch that has it; PyTorch chooses")
         state.modes = self.trainee.settle(

@@ -18,6 +18,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+from runtime.parallel.flight_recorder import forget_collectives
+
 FEWER, SIZE = 4, 8
 """Processes that a pool starts with, and has once a task needs more: eight at rest take half a core."""
 PRELOADED = (
@@ -77,6 +79,7 @@ def serve(rank: int, size: int, store: str, said: str, pipe: Any) -> None:
     os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_APPEND), sys.stderr.fileno())
     faulthandler.enable()
     torch.set_num_threads(1)
+    forget_collectives(os.environ)  # as ranks of a training do
     dist.init_process_group("gloo", rank=rank, world_size=size, store=dist.FileStore(store, size))
     worker = Worker(rank)
     while (task := pipe.recv()) is not None:
