@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from twin.compare.jobs import work_of
 from twin.description.problems import DescriptionError
 
 Key = tuple[str, ...]
+PLACE = ("machine", "library", "stragglers", "slowest_device")
 MAX_WORDS = 80
 """Letters of a name that may come from a stranger."""
 
@@ -70,19 +72,44 @@ def work_key(entry: Entry) -> Key:
     return tuple(f"{key} {value!r}" for key, value in sorted(keys.items()) if key != "job.model.name")
 
 
+def place_key(entry: Entry) -> str:
+    """Return where a run's ranks work: machine, library and what slows devices, which no pair needs to have in common.
+
+    A job may be predicted for a machine that was calibrated after it was measured, or for one that nobody has.
+    """
+    job = job_in(entry)
+    return json.dumps({key: job.get(key) for key in PLACE}, sort_keys=True, default=str)
+
+
+def nearest(entry: Entry, others: Iterable[Entry]) -> Entry | None:
+    """Return the newest of other runs of the same work: of the same place, if there is one."""
+    newest_first = sorted(others, key=lambda other: -other.changed)
+    place = place_key(entry)
+    there = (other for other in newest_first if place_key(other) == place)
+    return next(there, newest_first[0] if newest_first else None)
+
+
+def elsewhere(predicted: Entry, measured: Entry) -> str:
+    """Say for which place a run was predicted, if it was measured in another; else nothing."""
+    if place_key(predicted) == place_key(measured):
+        return ""
+    there, here = (machine_of(job_in(entry)) for entry in (predicted, measured))
+    return f"predicted for {there}, measured on {here}" if there != here else f"{here} described in another way"
+
+
 def partners(entries: Iterable[Entry]) -> dict[str, Entry]:
-    """Return for each predicted run the newest measured one of the same job, and the other way round, by name."""
-    newest: dict[Key, dict[str, Entry]] = {}
+    """Return for each predicted run the nearest measured one of the same job, and the other way round, by name."""
+    alike: dict[Key, list[Entry]] = {}
     keys: dict[str, Key] = {}
     known = [entry for entry in entries if entry.kind in ("predicted", "measured")]
-    for entry in sorted(known, key=lambda e: e.changed):
+    for entry in known:
         if key := key_of(entry):
             keys[entry.name] = key + work_key(entry)
-            newest.setdefault(keys[entry.name], {})[str(entry.kind)] = entry
+            alike.setdefault(keys[entry.name], []).append(entry)
     found = {}
     for entry in known:
-        alike = newest.get(keys.get(entry.name, ()), {})
-        other = alike.get("measured" if entry.kind == "predicted" else "predicted")
+        same = alike.get(keys.get(entry.name, ()), [])
+        other = nearest(entry, (one for one in same if one.kind != entry.kind))
         if other is not None:
             found[entry.name] = other
     return found

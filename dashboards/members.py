@@ -11,6 +11,7 @@ from dashboards.events import Events, grid_of
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.description.strangers import refuse_paths
+from twin.description.train import without_training
 from twin.strategies import load_job, strategy_of
 
 Members = Mapping[str, int]
@@ -22,7 +23,7 @@ def job_of(entry: Entry) -> Job | None:
     described = entry.head.get("job")
     if not isinstance(described, dict):
         return None
-    raw = {key: value for key, value in described.items() if key != "train"}
+    raw = without_training(described)
     try:
         refuse_paths(entry.label, raw)
         return load_job(raw)

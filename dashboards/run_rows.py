@@ -7,7 +7,7 @@ from typing import Any
 
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import step_seconds
-from dashboards.jobs import contents, grid_words, job_in, machine_of, model_of, partners
+from dashboards.jobs import contents, elsewhere, grid_words, job_in, machine_of, model_of, partners
 from dashboards.training.record import summary_of
 
 HEADINGS = {
@@ -21,7 +21,7 @@ HEADINGS = {
     "grid": "grid",
     "error": "prediction off (%)",
     "tokens": "tokens/s",
-    "peak": "of peak (%)",
+    "peak": "MFU (%)",
     "partner": "same job",
     "changed": "written",
     "differs": "differs from the first one chosen",
@@ -54,7 +54,7 @@ def _row(catalog: Catalog, entry: Entry, first: Entry | None, partner: Entry | N
         "step": step,
         "tokens": tokens_per_second(job, step),
         "peak": _number(figures.get("model_percent_of_peak")) if entry.kind == "predicted" else None,
-        "partner": partner.label if partner else "",
+        "partner": _same_job(entry, partner) if partner else "",
         "error": _error(entry, step, None if partner is None else step_seconds(catalog, partner)),
         "holds": contents(entry),
         "changed": round(entry.changed * 1e3),
@@ -95,6 +95,13 @@ def tokens_per_second(job: Mapping[str, Any], step: float | None) -> float | Non
     sequence = model.get("sequence") if isinstance(model, Mapping) else None
     known = all(isinstance(n, int) and 0 < n < 1 << 40 for n in (sequences, sequence))
     return float(sequences * sequence) / step if known and step and sequences and sequence else None
+
+
+def _same_job(entry: Entry, partner: Entry) -> str:
+    """Name the other run of a pair, and what the two do not have in common."""
+    predicted, measured = (entry, partner) if entry.kind == "predicted" else (partner, entry)
+    apart = elsewhere(predicted, measured)
+    return f"{partner.label} ({apart})" if apart else partner.label
 
 
 def _error(entry: Entry, step: float | None, other: float | None) -> float | None:

@@ -15,6 +15,7 @@ from twin.description.problems import DescriptionError, fail, from_pydantic
 from twin.strategies import named, names
 from twin.studies.derived import Effect, Row, effects
 from twin.studies.description import Study
+from twin.studies.objective import feasible
 from twin.studies.table import GRID, Column, columns_of, target_columns
 
 POINTS = "points.parquet"
@@ -35,8 +36,8 @@ class Opened:
 
     @property
     def done(self) -> list[Row]:
-        """Points that were possible."""
-        return [row for row in self.rows if "step_seconds" in row]
+        """Points that can run; others that were computed do not fit into memory."""
+        return [row for row in self.rows if "step_seconds" in row and feasible(row)]
 
     @property
     def columns(self) -> list[Column]:
@@ -97,7 +98,10 @@ def _row(label: str, raw: dict[str, Any]) -> Row:
             raise fail(f"{label}: {key}"[:MAX_WORDS], "holds something else than words and numbers")
         row[key] = value[:MAX_WORDS] if isinstance(value, str) else value
     row.setdefault("reason", "")
-    _need(label, row, ("reason",), str)
+    row.setdefault("status", "done" if "step_seconds" in row else "refused")
+    _need(label, row, ("reason", "status"), str)
+    if not isinstance(row.get("memory_fits", True), bool):
+        raise fail(f"{label}: memory_fits", "expected true or false", row["memory_fits"])
     for key, value in row.items():
         numeric = key.endswith(("_seconds", "_p10", "_p50", "_p90", "percent_of_peak", "efficiency", "_joules"))
         if numeric and (isinstance(value, bool) or not isinstance(value, int | float)):

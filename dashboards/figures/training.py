@@ -34,7 +34,7 @@ PANELS = {
     "tokens_per_second": "tokens/s",
     "gradient_norm": "gradient norm",
     "learning_rate": "learning rate",
-    "model_flops_utilisation": "share of peak",
+    "model_flops_utilisation": "MFU, share of peak",
     "memory_bytes": "memory of rank 0",
     "seconds": "time of a step",
 }
@@ -58,11 +58,13 @@ class Curve:
     job: Mapping[str, Any] = field(default_factory=dict)
     ended: str = ""
     """How it was stopped before its last step."""
+    predicted_for: str = ""
+    """The machine that the rate is of, if it is another one or another description of it."""
 
     @cached_property
     def health(self) -> Health:
         """What is well, and what is not."""
-        return health_of(self.record, self.predicted_rate, self.warnings)
+        return health_of(self.record, self.predicted_rate, self.warnings, self.predicted_for)
 
     @property
     def words(self) -> str:
@@ -90,9 +92,13 @@ def thinned(x: Floats, y: Floats, most: int = MAX_POINTS) -> tuple[Floats, Float
 
 def along(record: Record, by: str) -> Floats:
     """Return where each step stands: its number, or hours of training before its end."""
-    if by == "hours":
-        return np.asarray(np.nancumsum(np.frombuffer(record.columns["seconds"])) / 3600)
-    return np.frombuffer(record.step, dtype=np.int64).astype(np.float64) + 1
+    done = np.frombuffer(record.step, dtype=np.int64).astype(np.float64) + 1
+    if by != "hours":
+        return done
+    # a line stands for all steps since the one before (`log_every`), in the mean; who watches may begin anywhere
+    steps = np.maximum(np.diff(done, prepend=0.0), 0.0)
+    steps[:1] = np.minimum(steps[:1], steps[1:2]) if len(steps) > 1 else steps[:1]
+    return np.asarray(np.nancumsum(np.frombuffer(record.columns["seconds"]) * steps) / 3600)
 
 
 def panel(curves: Sequence[Curve], name: str, by: str) -> go.Figure | None:
@@ -112,7 +118,8 @@ def panel(curves: Sequence[Curve], name: str, by: str) -> go.Figure | None:
             _validation(figure, curve, by, colour)
             _marks(figure, curve, by)
         if name == "tokens_per_second" and curve.predicted_rate:
-            label = f"predicted, {curve.predicted_rate:,.0f}"
+            where = f" for {escape(curve.predicted_for)}" if curve.predicted_for else ""
+            label = f"predicted{where}, {curve.predicted_rate:,.0f}"
             # of rates that are close each has its words in a place of their own
             figure.add_hline(
                 y=curve.predicted_rate,

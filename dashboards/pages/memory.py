@@ -46,7 +46,7 @@ def shown(context: PageContext, query: Query) -> Component:
                 summary,
                 with_table(
                     graph("memory", stacked(uses), label=summary, height=200 + 60 * len(uses)),
-                    table("memory-table", [row(name, one) for name, one in uses], height=220),
+                    table("memory-table", rows_of(uses), height=220),
                 ),
             ),
             card(
@@ -59,7 +59,7 @@ def shown(context: PageContext, query: Query) -> Component:
                         label="Memory with other options",
                         height=160 + 38 * len(others),
                     ),
-                    table("memory-options-table", [row(name, one) for name, one in others]),
+                    table("memory-options-table", rows_of(others)),
                 ),
             ),
         ]
@@ -104,13 +104,25 @@ def beyond(use: MemoryUse) -> str:
     return said
 
 
-def row(label: str, use: MemoryUse) -> dict[str, Any]:
-    """One job's memory."""
-    categories = {f"{name} (B)": size for name, size in use.by_category.items()}
+def categories_of(uses: list[tuple[str, MemoryUse]]) -> list[str]:
+    """Return every category that one of them has, in their order."""
+    return list(dict.fromkeys(name for _, use in uses for name in use.by_category))
+
+
+def rows_of(uses: list[tuple[str, MemoryUse]]) -> list[dict[str, Any]]:
+    """Memory of several jobs, with the same columns."""
+    found = [row(label, use, categories_of(uses)) for label, use in uses]
+    columns = dict.fromkeys(key for one in found for key in one)
+    return [{key: one.get(key) for key in columns} for one in found]
+
+
+def row(label: str, use: MemoryUse, categories: list[str]) -> dict[str, Any]:
+    """One job's memory; 0 of what it has not."""
+    categories_bytes = {f"{name} (B)": use.by_category.get(name, 0) for name in categories}
     tiers = {f"{tier}, a node (B)": held.node_bytes for tier, held in use.tiers.items()}
     return {
         "job": label,
-        **categories,
+        **categories_bytes,
         "all (B)": use.per_rank_bytes,
         "device (B)": use.capacity_bytes,
         **tiers,
@@ -121,16 +133,16 @@ def row(label: str, use: MemoryUse) -> dict[str, Any]:
 def stacked(uses: list[tuple[str, MemoryUse]]) -> go.Figure:
     """Stacked bars of categories, one per job, and a line where the device ends."""
     figure = go.Figure()
-    for number, category in enumerate(uses[0][1].by_category):
+    for number, category in enumerate(categories_of(uses)):
         figure.add_trace(
             go.Bar(
                 y=[escape(label) for label, _ in uses],
-                x=[use.by_category[category] for _, use in uses],
+                x=[use.by_category.get(category, 0) for _, use in uses],
                 orientation="h",
                 name=category,
                 marker={
                     "color": COLOURS[number % len(COLOURS)],
-                    "pattern": {"shape": PATTERNS[number % len(PATTERNS)]},
+                    "pattern": {"shape": PATTERNS[(number + number // len(COLOURS)) % len(PATTERNS)]},
                 },
                 hovertemplate=f"{category}: %{{x:.3s}}B<extra></extra>",
             )

@@ -20,7 +20,7 @@ from dashboards.figures.timeline import height, timeline
 from dashboards.figures.waterfall import waterfall
 from dashboards.members import job_of, members_of
 from dashboards.page import Page, PageContext, Query, state
-from dashboards.pages.memory import row, stacked
+from dashboards.pages.memory import rows_of, stacked
 from dashboards.pages.timeline_open import laid_out
 from dashboards.pages.verdict import compared, term_row
 from dashboards.pairs import pairs_of
@@ -171,7 +171,7 @@ def _memory(context: PageContext, query: Query) -> Section:
     words = (
         f"{format_memory(use.per_rank_bytes)} of {format_memory(use.capacity_bytes)} per rank, as the twin counts it."
     )
-    return "Memory", words, [stacked([(entry.label, use)])], [_written(row(entry.label, use))]
+    return "Memory", words, [stacked([(entry.label, use)])], [_written(rows_of([(entry.label, use)])[0])]
 
 
 def _written(cells: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -82,7 +83,9 @@ def shown(context: PageContext, query: Query) -> Component:
 def summary_of(found: Opened) -> str:
     """Say in a sentence what the study found."""
     study, done = found.study, found.done
-    words = f"{study.study.replace('_', ' ').capitalize()}: {len(done):,} of {len(found.rows):,} points are possible."
+    words = f"{study.study.replace('_', ' ').capitalize()}: {len(done):,} of {len(found.rows):,} points are possible"
+    unfit = sum("step_seconds" in row for row in found.rows) - len(done)
+    words += f"; {unfit:,} more do not fit into memory." if unfit else "."
     if not done:
         return words
     if study.study == "sensitivity":
@@ -107,9 +110,9 @@ def summary_of(found: Opened) -> str:
             + ", ".join(f"{key} {_said(best[key])}" for key in study.varied if key in best)
             + "."
         )
-    errors = sorted(abs(row["error"]) for row in done if isinstance(row.get("error"), float))
+    errors = [abs(row["error"]) for row in done if isinstance(row.get("error"), float)]
     if errors:
-        middle = f"{100 * errors[len(errors) // 2]:.1f} %."
+        middle = f"{100 * statistics.median(errors):.1f} %."
         many = f"{len(errors)} measured points the median error is"
         words += f" Against {many if len(errors) > 1 else 'one measured point the error is'} {middle}"
     return words

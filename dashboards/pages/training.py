@@ -16,7 +16,7 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
 from dashboards.figures.training import PANELS, Curve, panel
-from dashboards.jobs import grid_words, job_in, key_of, work_key
+from dashboards.jobs import elsewhere, grid_words, job_in, key_of, machine_of, nearest, work_key
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import card, graph, reasons, table
 from dashboards.query import query_of
@@ -193,24 +193,29 @@ def curve_of(context: PageContext, entry: Entry, entries: list[Entry] | None = N
     """Read a training, and find what was predicted for its job. Raises DescriptionError."""
     record = READER.record(context.catalog, entry)
     happened = happenings_of(context.catalog, entry, record)
-    rate = predicted_rate(context, entry, context.catalog.entries() if entries is None else entries)
-    end = ended(context.catalog, entry)
-    return Curve(entry.label, record, rate, checkpoints_of(context, entry), happened, entry.name, job_in(entry), end)
+    rate, where = predicted_rate(context, entry, context.catalog.entries() if entries is None else entries)
+    kept, end = checkpoints_of(context, entry), ended(context.catalog, entry)
+    return Curve(entry.label, record, rate, kept, happened, entry.name, job_in(entry), end, where)
 
 
-def predicted_rate(context: PageContext, entry: Entry, entries: list[Entry]) -> float | None:
-    """Return the tokens per second of the newest prediction of the same work; None if there is none."""
+def predicted_rate(context: PageContext, entry: Entry, entries: list[Entry]) -> tuple[float | None, str]:
+    """Return the tokens per second of the nearest prediction of the same work, None if there is none.
+
+    Beside it stands the machine that it is for, if that is not the training's.
+    """
     described = replace(entry, head=dict(run_of(context.catalog, entry)))
     key, work = key_of(described), work_key(described)
-    for other in entries:
-        if other.kind == "predicted" and key and key_of(other) == key and (not work or work_key(other) == work):
-            figures = other.head.get("figures")
-            said = figures.get("tokens_per_second") if isinstance(figures, dict) else None
-            step = figures.get("step_seconds") if isinstance(figures, dict) else None
-            if isinstance(said, int | float):
-                return float(said)
-            return tokens_per_second(job_in(other), step if isinstance(step, float) else None)
-    return None
+    alike = (one for one in entries if one.kind == "predicted" and key and key_of(one) == key)
+    other = nearest(described, (one for one in alike if not work or work_key(one) == work))
+    if other is None:
+        return None, ""
+    where = machine_of(job_in(other)) if elsewhere(other, described) else ""
+    figures = other.head.get("figures")
+    said = figures.get("tokens_per_second") if isinstance(figures, dict) else None
+    step = figures.get("step_seconds") if isinstance(figures, dict) else None
+    if isinstance(said, int | float):
+        return float(said), where
+    return tokens_per_second(job_in(other), step if isinstance(step, float) else None), where
 
 
 def checkpoints_of(context: PageContext, entry: Entry) -> tuple[int, ...]:
@@ -244,7 +249,7 @@ def row(curve: Curve) -> dict[str, Any]:
         "step (s)": last["seconds"],
         "tokens/s": last["tokens_per_second"],
         "predicted tokens/s": curve.predicted_rate,
-        "of peak (%)": None if math.isnan(share) else 100 * share,
+        "MFU (%)": None if math.isnan(share) else 100 * share,
         "memory (B)": last["memory_bytes"],
         "warnings": curve.warnings,
         "state": curve.ended,

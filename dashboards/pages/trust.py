@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Floats, events_of, step_seconds
 from dashboards.figures.parity import errors_by_size, parity
-from dashboards.jobs import grid_words, job_in, machine_of, model_of, work_key
+from dashboards.jobs import elsewhere, grid_words, job_in, machine_of, model_of, nearest, work_key
 from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
@@ -178,26 +178,30 @@ class Both:
 
 
 def both_ways(catalog: Catalog) -> list[Both]:
-    """Return the jobs with both; the newest of each."""
-    found: dict[tuple[str, ...], dict[str, tuple[float, str]]] = {}
-    for entry in reversed(catalog.entries()):  # newest last
-        job, step = job_in(entry), step_seconds(catalog, entry)
-        if job and step and entry.kind is not None:
-            name = f"{job.get('name')}, {grid_words(job)}"
-            found.setdefault((name, *work_key(entry)), {})[entry.kind] = step, _work(job)
-    return [
-        Both(name, both["predicted"][1], both["predicted"][0], both["measured"][0])
-        for (name, *_), both in found.items()
-        if "predicted" in both and "measured" in both
-    ]
+    """Return the jobs with both: the newest measurement, and its nearest prediction."""
+    alike: dict[tuple[str, ...], dict[str, list[Entry]]] = {}
+    for entry in catalog.entries():
+        if (job := job_in(entry)) and entry.kind in ("predicted", "measured") and step_seconds(catalog, entry):
+            key = f"{job.get('name')}, {grid_words(job)}", *work_key(entry)
+            alike.setdefault(key, {}).setdefault(entry.kind, []).append(entry)
+    found = []
+    for (name, *_), ways in alike.items():
+        measured = max(ways.get("measured", []), key=lambda entry: entry.changed, default=None)
+        predicted = nearest(measured, ways.get("predicted", [])) if measured else None
+        if measured and predicted:
+            steps = [step_seconds(catalog, entry) or 0.0 for entry in (predicted, measured)]
+            found.append(Both(name, _work(predicted, measured), *steps))
+    return found
 
 
-def _work(job: Mapping[str, Any]) -> str:
+def _work(predicted: Entry, measured: Entry) -> str:
     """Say what a job works on; unnamed models by their shapes."""
+    job, apart = job_in(measured), elsewhere(predicted, measured)
     model, batch = job.get("model"), job.get("batch")
     shape = f", {model.get('sequence')} tokens" if isinstance(model, Mapping) else ""
     sequences = batch.get("sequences") if isinstance(batch, Mapping) else None
-    return f"{model_of(job)}{shape}, {sequences} sequences on {job.get('ranks')} ranks of {machine_of(job)}"
+    words = f"{model_of(job)}{shape}, {sequences} sequences on {job.get('ranks')} ranks of {machine_of(job)}"
+    return f"{words} ({apart})" if apart else words
 
 
 def spearman(first: Floats, second: Floats) -> float:

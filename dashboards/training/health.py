@@ -33,8 +33,8 @@ class Health:
         return ("Look at this: " if self.worries else "Healthy: ") + "; ".join([*self.worries, *self.good]) + "."
 
 
-def health_of(record: Record, predicted_rate: float | None, alerts: int) -> Health:
-    """Judge the latest steps by those before them, and by what the twin predicts."""
+def health_of(record: Record, predicted_rate: float | None, alerts: int, predicted_for: str = "") -> Health:
+    """Judge the latest steps by those before them, and by what the twin predicts (for another machine, if named)."""
     if not len(record):
         return Health((), ("no step is written yet",))
     good: list[str] = []
@@ -60,7 +60,7 @@ def health_of(record: Record, predicted_rate: float | None, alerts: int) -> Heal
     if np.isnan(norm).any():
         worries.append("a gradient norm is no number")
     _judge_validation(record.validation.get(VALIDATION, []), good, worries)
-    _judge_speed(record, window, predicted_rate, good, worries)
+    _judge_speed(record, window, predicted_rate, predicted_for, good, worries)
     if record.back:
         worries.append(f"it went back {len(record.back)} times" if len(record.back) > 1 else "it went back once")
     if alerts:
@@ -105,14 +105,15 @@ def _judge_validation(found: list[tuple[int, float]], good: list[str], worries: 
 
 
 def _judge_speed(
-    record: Record, window: int, predicted_rate: float | None, good: list[str], worries: list[str]
+    record: Record, window: int, predicted_rate: float | None, predicted_for: str, good: list[str], worries: list[str]
 ) -> None:
     rates = np.frombuffer(record.columns["tokens_per_second"])
     rate, middle = float(np.nanmedian(rates[-window:])), float(np.nanmedian(rates))
     step = seconds(float(np.nanmedian(np.frombuffer(record.columns["seconds"])[-window:])))
     words = f"{rate:,.0f} tokens/s ({step} a step)"
     if predicted_rate:
-        words += f", {100 * rate / predicted_rate:.0f} % of the predicted rate"
+        where = f" for {predicted_for}" if predicted_for else ""
+        words += f", {100 * rate / predicted_rate:.0f} % of the predicted rate{where}"
     if rate < SLOW * middle:
         worries.append(f"{words}, slower than its own median of {middle:,.0f}")
     else:

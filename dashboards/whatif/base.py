@@ -13,6 +13,7 @@ from twin.description.load import load_machine, names
 from twin.description.presets import presets
 from twin.description.problems import DescriptionError, fail
 from twin.description.strangers import refuse_paths
+from twin.description.train import without_training
 from twin.strategies import load_job
 
 EXAMPLE = {
@@ -45,7 +46,7 @@ def base_of(catalog: Catalog, name: str | None, candidate: str = "") -> tuple[Jo
 def _candidate(catalog: Catalog, entry: Entry, chosen: SavedCandidate) -> Job:
     """Return the job of a candidate, which opens no file that it names. Raises DescriptionError."""
     made = job_of_candidate(catalog, entry, chosen)
-    raw = {key: value for key, value in made.items() if key != "train"}
+    raw = without_training(made)
     refuse_paths(entry.label, raw)
     return _settled(raw, entry.label)
 
@@ -54,7 +55,7 @@ def _job(entry: Entry) -> Job:
     described = entry.head.get("job")
     if not isinstance(described, dict):
         raise fail(entry.label, f"is a {entry.kind} and holds no job; choose a run on the page Runs")
-    raw = {key: value for key, value in described.items() if key != "train"}
+    raw = without_training(described)
     refuse_paths(entry.label, raw)
     return _settled(raw, entry.label)
 
@@ -71,7 +72,7 @@ def _settled(raw: dict[str, Any], label: str) -> Job:
 
 def job_file(raw: dict[str, Any]) -> str:
     """Write a job as a file; machine and model by name where they are as they come with Fourfold."""
-    short = {key: value for key, value in raw.items() if value is not None and key != "train"}
+    short = {key: value for key, value in without_training(raw).items() if value is not None}
     machine, model = short["machine"], short["model"]
     if machine["name"] in names() and load_machine(machine["name"]).model_dump(mode="json", by_alias=True) == machine:
         short["machine"] = machine["name"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -194,6 +195,7 @@ def test_memory_of_other_options():
     assert size["2 sequences at a time"] < size["as it is"] < size["8 sequences at a time"]
 
 
+JOBS = Path(__file__).parents[2] / "examples"
 STRIDE = {"optimizer": {"stride": 2, "sub_group_elements": 100_000_000}}
 
 
@@ -209,7 +211,25 @@ def test_memory_beyond_the_devices_is_told():
     """12 bytes of optimizer states for each of 8.03e9 parameters, whose gradients lie there in 4 and 2 bytes."""
     use = memory_use(load_job(OFFLOADED | {"offload": STRIDE}))
     assert "144.5 GB of 512.0 GB in the memory of each host, most of it optimizer" in beyond(use)
-    assert memory.row("offloaded", use)["host, a node (B)"] == pytest.approx(18 * 8.03e9, rel=1e-3)
+    assert memory.rows_of([("offloaded", use)])[0]["host, a node (B)"] == pytest.approx(18 * 8.03e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_memory_of_two_strategies_adds_up_whichever_comes_first(make_job: Any, turned: bool) -> None:
+    """DDP gathers no weights, a 4D rank sends no messages of a pipeline."""
+    jobs = [
+        ("four_d", make_job({"z": 2})),
+        ("ddp", load_job(JOBS / "tiny-gpt-ddp.yaml")),
+        ("offloaded", load_job(OFFLOADED | {"offload": STRIDE})),
+    ]
+    uses = [(name, memory_use(job)) for name, job in (jobs[::-1] if turned else jobs)]
+    bars = stacked(uses).data
+    for number, (name, use) in enumerate(uses):
+        assert sum(bar.x[number] for bar in bars) == pytest.approx(use.per_rank_bytes)
+        row = memory.rows_of(uses)[number]
+        shown = [row[f"{bar.name} (B)"] for bar in bars]
+        assert (row["job"], sum(shown)) == (name, pytest.approx(row["all (B)"]))
+    assert len({tuple(row) for row in memory.rows_of(uses)}) == 1
 
 
 def test_no_more_sequences_at_a_time_than_a_rank_has():

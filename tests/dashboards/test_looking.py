@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 from itertools import pairwise
 
@@ -204,7 +205,7 @@ def test_runs_sort_as_numbers_and_say_what_they_hold(context):
     predicted, measured = rows["testbed/2x2x2x1-predicted"], rows["testbed/2x2x2x1-measured"]
     assert isinstance(predicted["step"], float)
     assert predicted["error"] == measured["error"] == round(100 * (predicted["step"] / measured["step"] - 1), 1)
-    assert predicted["partner"] == "testbed/2x2x2x1-measured"
+    assert predicted["partner"] == "testbed/2x2x2x1-measured (predicted for testbed, measured on laptop)"
     assert predicted["model"] == "2 layers × 256"
     assert "220 candidates, 199 can run" in rows["gpt-5b-search"]["holds"]
     assert "weak scaling, 15 points" in rows["weak-scaling"]["holds"]
@@ -277,3 +278,25 @@ def test_runs_of_one_name_and_grid_are_no_pair_if_they_do_other_work(tmp_path):
     found = partners(catalog.entries())
     assert {entry.label for entry in catalog.entries() if entry.name in found} == {"same", "measured", "again"}
     assert len(both_ways(catalog)) == 1
+
+
+def test_a_prediction_for_another_machine_is_told_apart(tmp_path):
+    """A what-if written last stood as the prediction of what was measured, under that one's machine."""
+    here, there = {**JOB, "machine": "laptop"}, {**JOB, "machine": "perlmutter"}
+    write(tmp_path / "measured", "measured", table(by_hand_measured()), job=here)
+    write(tmp_path / "what if", "predicted", table(by_hand_predicted()), job=there)
+    catalog = Catalog(tmp_path)
+    by_label = {row["label"]: row for row in rows_of(catalog, catalog.entries(), None)}
+    assert by_label["measured"]["partner"] == "what if (predicted for perlmutter, measured on laptop)"
+    assert "predicted for perlmutter" in both_ways(catalog)[0].work
+    write(tmp_path / "own", "predicted", table(by_hand_predicted()), job=here)
+    os.utime(tmp_path / "own", (1, 1))  # the older one, and yet it is the one
+    for file in (tmp_path / "own").iterdir():
+        os.utime(file, (1, 1))
+    catalog = Catalog(tmp_path)
+    by_label = {row["label"]: row["partner"] for row in rows_of(catalog, catalog.entries(), None)}
+    assert by_label["measured"] == "own"
+    assert by_label["own"] == "measured"
+    assert "perlmutter" in by_label["what if"]
+    [both] = both_ways(catalog)
+    assert both.work.endswith("of laptop")

@@ -221,3 +221,26 @@ def test_numbers_in_the_names_of_points_have_their_thousands_apart(context, name
     said = [words for trace in figures["Step time"].data for words in trace.hovertext or ()]
     assert any("ranks 8,192" in words for words in said)
     assert not [words for words in (*bars, *said) if re.search(r"\d{4}", words.partition("<br>")[0])]
+
+
+def test_what_does_not_fit_is_neither_possible_nor_fastest(tmp_path):
+    rows = [
+        point(1, 8, 1.0, recompute=False, memory_fits=False),
+        point(2, 8, 2.0, recompute=True, memory_fits=True),
+        point(3, 16, 0.5, recompute=False, memory_fits=False),
+        point(4, 16, 1.5, recompute=True, memory_fits=True),
+    ]
+    found = written(tmp_path, SWEEP, rows)
+    words = summary_of(opened(*found))
+    assert "2 of 4 points are possible; 2 more do not fit into memory" in words
+    assert "Fastest: 1.5 s with ranks 16, recompute True" in words
+    cells = figures(found)["Step time over both"].data[0]
+    assert {y: list(z) for y, z in zip(cells.y, cells.z, strict=True)} == {"True": [2.0, 1.5], "False": [None, None]}
+    bars = figures(found)["Where the step goes"].data[0].x
+    assert [name for name in bars if "does not fit" in name] == ["False, 8, does not fit", "False, 16, does not fit"]
+
+
+def test_the_median_of_two_errors_lies_between_them(tmp_path):
+    measured = {"measured_step_seconds": 1.0, "measured_source": "log"}
+    rows = [point(1, 8, 1.04, error=0.04, **measured), point(2, 16, 0.8, error=-0.2, **measured)]
+    assert "the median error is 12.0 %" in summary_of(opened(*written(tmp_path, WEAK, rows)))

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboards.catalog import ANEW_SECONDS, Catalog
-from dashboards.figures.training import MAX_POINTS, Curve, panel, thinned
+from dashboards.figures.training import MAX_POINTS, Curve, along, panel, thinned
 from dashboards.page import PageContext
 from dashboards.pages.training import curve_of, look, predicted_rate, shown
 from dashboards.settings import Settings
@@ -183,7 +183,7 @@ def test_the_predicted_rate_is_that_of_the_same_job(context, names):
     assert rate == pytest.approx(tokens / head["figures"]["step_seconds"], rel=1e-6)
     jobs = [e for e in context.catalog.entries() if e.kind == "predicted"]
     other = [replace(e, head={**e.head, "job": {**e.head["job"], "dropout": 0.1}}) for e in jobs]
-    assert predicted_rate(context, entry, other) is None  # of that name and grid, but other work
+    assert predicted_rate(context, entry, other) == (None, "")  # of that name and grid, but other work
 
 
 def store(context: PageContext, page: str, query: dict[str, str] | None = None) -> Any:
@@ -314,3 +314,26 @@ def test_what_strangers_say_happened_is_left_out(eventful, tmp_path, starts, lin
 def test_what_stays_the_same_stands_above_zero(name):
     """Around a constant Plotly draws from one less to one more: a rate of 0.001 stood at 0, times began at -500 ms."""
     assert panel([Curve("t", record_of(np.full(9, 2.0)))], name, "steps").layout.yaxis.rangemode == "tozero"
+
+
+def test_hours_are_those_of_all_steps_not_of_those_that_were_written():
+    """Every tenth step is written, with the mean of ten: an hour of them is an hour."""
+    record = Record()
+    for step in range(9, 100, 10):
+        record.take(json.dumps(step_line(step, 2.0, seconds=36.0)).encode())
+    assert along(record, "hours").tolist() == pytest.approx([0.1 * n for n in range(1, 11)])
+    watched = Record()
+    for step in range(1000, 1010):  # who watches begins anywhere
+        watched.take(json.dumps(step_line(step, 2.0, seconds=3600.0)).encode())
+    assert along(watched, "hours").tolist() == pytest.approx(list(range(1, 11)))
+
+
+def test_the_rate_predicted_for_another_machine_is_said_to_be(context, names):
+    entry = context.catalog.entry(names["training"])
+    predicted = context.catalog.entry(names["testbed/2x2x2x1-predicted"])
+    other = replace(predicted, head={**predicted.head, "job": {**predicted.head["job"], "machine": {"name": "alps"}}})
+    rate, where = predicted_rate(context, entry, [other])
+    assert (rate, where) == (predicted_rate(context, entry, [predicted])[0], "alps")
+    assert predicted_rate(context, entry, [other, predicted])[1] == ""
+    curve = replace(curve_of(context, entry), predicted_rate=rate, predicted_for=where)
+    assert "of the predicted rate for alps" in curve.words

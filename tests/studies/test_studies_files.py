@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -17,15 +18,25 @@ from twin.description.load import with_value
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 from twin.studies.description import MAX_POINTS, load_study
+from twin.studies.measured import check_measured
 from twin.studies.points import points_of
 
+AT_ONE = [{"at": {"seed": 1}, "step_seconds": 1.0, "source": "log"}]
 BANDWIDTHS = {"machine.nic.bandwidth": ["10 GB/s", "20 GB/s"]}
+
+
+def check(loaded, folder):
+    check_measured(loaded.study.measured, points_of(loaded, folder))
 
 
 def refused(path, **load):
     with pytest.raises(DescriptionError) as caught:
-        points_of(load_study(path, **load), path.parent)
+        check(load_study(path, **load), path.parent)
     return {p.path: p.message for p in caught.value.problems}
+
+
+def measured_at(at):
+    return [{"at": at, "step_seconds": 1.0, "source": "log"}]
 
 
 @examples(0.4, derandomize=True)
@@ -151,6 +162,19 @@ def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
             "measured.0.step_seconds",
             "greater than or equal",
         ),
+        ({"vary": {"seed": [1]}, "measured": measured_at({"sed": 1})}, "measured.0.at.sed", "did you mean 'seed'"),
+        ({"vary": {"seed": [1, 2]}, "measured": measured_at({"seed": 3})}, "measured.0.at", "is none of"),
+        (
+            {"vary": {"seed": [1], "recompute": [True, False]}, "measured": measured_at({"seed": 1})},
+            "measured.0.at",
+            "name it by recompute too",
+        ),
+        ({"vary": {"seed": [1, 2]}, "measured": measured_at({})}, "measured.0.at", "is 2 of"),
+        (
+            {"vary": {"seed": [1]}, "measured": [*measured_at({"seed": 1}), *measured_at({"seed": 1})]},
+            "measured.1.at",
+            "of measured.0",
+        ),
         ({"study": "sensitivity", "vary": {"seed": [1]}}, "vary", "use parameters"),
         ({"study": "sensitivity", "parameters": []}, "parameters", "is empty"),
         (
@@ -181,3 +205,33 @@ def test_every_example_is_a_study():
     for example in examples:
         assert load_study(example).study.study
         assert example.read_text(encoding="utf-8").startswith("# ")
+
+
+def test_a_model_of_a_directory_decides_the_points(tmp_path, monkeypatch):
+    """Half of a study of the old model and half of a new one would be one table."""
+    shape = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "n_positions": 256, "vocab_size": 512}
+    config = shape | {"activation_function": "gelu_new", "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0}
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    (tmp_path / "studies").mkdir()
+    file = tmp_path / "models" / "mine" / "config.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    job = TINY | {"model": {"preset": "hf:../models/mine", "sequence": 256}}
+    study = write_study(tmp_path / "studies", job=job, vary={"seed": [1, 2]})
+    before = load_study(study)
+    assert before.base["model"]["preset"] == f"hf:{file.parent}"
+    monkeypatch.chdir(tmp_path / "models")
+    assert load_study(study).digest == before.digest
+    assert load_job(points_of(before, study.parent)[0].raw).model.layers == 2
+    file.write_text(json.dumps(config | {"n_layer": 3}), encoding="utf-8")
+    assert load_study(study).digest != before.digest
+
+
+def test_what_is_trained_on_is_named_from_anywhere_and_is_no_part_of_the_points(tmp_path):
+    """A text in the study's folder: its points are written as jobs of their own, elsewhere."""
+    (tmp_path / "text.yaml").write_text("- none of: ours", encoding="utf-8")
+    job = TINY | {"train": {"data": "./text.yaml"}}
+    study = write_study(tmp_path, job=job, vary={"seed": [1]})
+    before = load_study(study)
+    assert before.base["train"]["data"] == str(tmp_path / "text.yaml")
+    (tmp_path / "text.yaml").write_text("- others", encoding="utf-8")
+    assert load_study(study).digest == before.digest

@@ -137,7 +137,14 @@ def test_efficiency_is_measured_by_what_fits(tmp_path):
     assert "efficiency" not in small
     assert middle["efficiency"] == middle["speedup"] == 1.0
     assert large["efficiency"] == pytest.approx(middle["step_seconds"] * 4 / (large["step_seconds"] * 8), rel=1e-12)
-    write_results(results_of(run))
+    results = results_of(run)
+    facts = dict(results.facts)
+    assert facts["points"] == "2 of 3 possible"
+    assert facts["computed all the same"] == "1 more that do not fit into memory"
+    step_time = next(each for each in pictures(run.loaded.study, results.rows, ()) if each.title == "Step time")
+    assert "Crossed: does not fit" in step_time.note
+    assert [line["x"] for line in step_time.data if line["name"] == "does not fit"] == [[2]]
+    write_results(results)
 
 
 def test_where_no_energy_is_known_there_is_no_importance_and_it_is_said(tmp_path):

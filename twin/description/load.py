@@ -22,6 +22,7 @@ from twin.description.inherit import inheriting
 from twin.description.library import Library
 from twin.description.machine import Machine
 from twin.description.model import Model
+from twin.description.paths import exists, is_path
 from twin.description.presets import presets
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic, shorten
 from twin.description.spec import Spec
@@ -39,7 +40,7 @@ def names(folder: str = "") -> list[str]:
 
 def load_machine(name: str | Path) -> Machine:
     """Read a machine by name, or from a path (which contains `/` or ends in `.yaml`)."""
-    if not _is_path(str(name)):
+    if not is_path(str(name)):
         return _packaged_machine(str(name))
     return validate(Machine, _machine_mapping(str(name), "machine", ()), str(name))
 
@@ -81,7 +82,7 @@ def resolve_names(raw: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         problems += _told_with_file(error)
     machine = raw.get("machine")
     try:
-        if isinstance(machine, str) and not _is_path(machine):
+        if isinstance(machine, str) and not is_path(machine):
             resolved["machine"] = _packaged_machine(machine)
         elif isinstance(machine, str):
             resolved["machine"] = _machine_mapping(machine, "machine", (), folder)
@@ -136,23 +137,11 @@ def _read_packaged(path: Path) -> dict[str, Any]:
 def _machine_mapping(name: str, path: str, seen: tuple[str, ...], folder: Path = Path()) -> dict[str, Any]:
     if name in seen:
         raise fail(path, f"extends itself: {' → '.join([*seen, name])}")
-    if _is_path(name):
+    if is_path(name):
         candidate = Path(name) if Path(name).is_absolute() else folder / name
-        file = candidate if _exists(candidate) else Path(name)
+        file = candidate if exists(candidate) else Path(name)
         return _extend(read_yaml(file), path, (*seen, name), file.parent)
     return _extend(_packaged(name, "", path), path, (*seen, name), folder)
-
-
-def _is_path(name: str) -> bool:
-    """Tell a path from the name of a machine that comes with Fourfold."""
-    return "/" in name or name.endswith((".yaml", ".yml"))
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name too long for the file system
-        return False
 
 
 def _extend(raw: Mapping[str, Any], path: str, seen: tuple[str, ...], folder: Path) -> dict[str, Any]:

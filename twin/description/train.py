@@ -1,13 +1,13 @@
 """The `train:` part of a job: what only real training needs.
 
 The twin checks it, so that one job file serves both halves and a misspelt key is found before the
-first rank starts; no prediction depends on it.
+first rank starts; no prediction depends on it, but for what `PREDICTED` names.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool
@@ -23,6 +23,20 @@ Positive = Annotated[int, Field(gt=0, le=10**12, strict=True)]
 GemmLibrary = Literal["auto", "pytorch", "onednn"]
 Mask = Literal["hash", "hash_table", "static", "random"]
 """How targets are chosen that the Goldfish loss drops; see `runtime.data.goldfish`."""
+
+
+PREDICTED = ("gemm_library",)
+"""Keys on which predictions depend: on CPUs each library has rates of its own."""
+
+
+def without_training(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job as a run or a recording keeps it, of its `train:` what decides predictions.
+
+    Other keys there may be those of an older version.
+    """
+    found, train = {key: value for key, value in raw.items() if key != "train"}, raw.get("train")
+    kept = {key: train[key] for key in PREDICTED if key in train} if isinstance(train, Mapping) else {}
+    return {**found, "train": kept} if kept else found
 
 
 Shape = Literal["cosine", "linear", "constant", "wsd"]

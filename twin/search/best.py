@@ -15,14 +15,11 @@ import yaml
 
 from twin import __version__
 from twin.description.grid import Axes
-from twin.description.huggingface import absolute, is_directory_of
 from twin.description.job import AUTO, Job
 from twin.description.load import apply_override
+from twin.description.paths import with_absolute_paths
 from twin.description.strict_yaml import read_yaml
 from twin.strategies import Variant, load_job, strategy_of, under
-
-TRAIN_PATHS = ("data", "initial_weights", "initial_adapters")
-"""Keys of `train:` that hold paths, relative to the job file's folder."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +40,7 @@ class Given:
     @property
     def absolute(self) -> dict[str, Any]:
         """The same with absolute paths, so that it holds wherever it is read."""
-        return _with_absolute_paths(self.mapping, self.source.resolve().parent)
+        return with_absolute_paths(self.mapping, self.source.resolve().parent)
 
     def job(self) -> Job:
         """Read and check the job with grid and micro-batch open.
@@ -87,43 +84,3 @@ def job_text(given: Given, winner: Job) -> str:
     body = yaml.safe_dump(job_mapping(given, winner), sort_keys=False, allow_unicode=True)
     name = "".join(c if c.isprintable() else "�" for c in given.source.name)
     return f"# The best that `fourfold search` (Fourfold {__version__}) found for {name}.\n{body}"
-
-
-def _with_absolute_paths(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make paths absolute that start from the job file's folder: of machines, models, and training data."""
-    machine, train, model = raw.get("machine"), raw.get("train"), raw.get("model")
-    if is_directory_of(model):
-        raw = raw | {"model": absolute(str(model), folder)}
-    elif isinstance(model, dict) and is_directory_of(model.get("preset")):
-        raw = raw | {"model": {**model, "preset": absolute(model["preset"], folder)}}
-    if isinstance(machine, str):
-        raw = raw | {"machine": _machine_path(machine, folder)}
-    elif isinstance(machine, dict) and isinstance(machine.get("extends"), str):
-        raw = raw | {"machine": {**machine, "extends": _machine_path(machine["extends"], folder)}}
-    if isinstance(train, dict):
-        paths = {k: v for k in TRAIN_PATHS if isinstance(v := train.get(k), str) and v}
-        train = train | {k: _train_path(v, folder) for k, v in paths.items()}
-        if isinstance(parts := train.get("data"), list):
-            moved = [p | {"path": _train_path(str(p["path"]), folder)} if "path" in p else p for p in parts]
-            train = train | {"data": moved}
-        evaluation = train.get("evaluation")
-        if isinstance(evaluation, dict) and isinstance(sets := evaluation.get("sets"), dict):
-            found = {name: _train_path(str(path), folder) for name, path in sets.items()}
-            train = train | {"evaluation": evaluation | {"sets": found}}
-        raw = raw | {"train": train}
-    return raw
-
-
-def _machine_path(name: str, folder: Path) -> str:
-    if not ("/" in name or name.endswith((".yaml", ".yml"))) or Path(name).is_absolute():
-        return name
-    there = folder / name
-    return str(there if there.exists() else Path(name).resolve())
-
-
-def _train_path(name: str, folder: Path) -> str:
-    """A word without a slash that is no file there is a name that the runtime knows."""
-    if is_directory_of(name):
-        return absolute(name, folder)
-    there = folder / name
-    return str(there) if "/" in name or there.exists() else name

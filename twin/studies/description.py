@@ -19,8 +19,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, ValidationError, field_validator, model_validator
 
+from twin.description.huggingface import CONFIG, is_directory_of, located
 from twin.description.load import apply_override
 from twin.description.parameter import Kind
+from twin.description.paths import is_path, with_absolute_paths
 from twin.description.problems import DescriptionError, did_you_mean, fail, from_pydantic
 from twin.description.spec import Spec
 from twin.description.strict_yaml import read_yaml
@@ -31,6 +33,8 @@ from twin.studies.objective import ObjectiveName
 StudyKind = Literal["sweep", "weak_scaling", "strong_scaling", "sensitivity", "target"]
 CHOSEN_GRIDS: tuple[StudyKind, ...] = ("weak_scaling", "strong_scaling", "target")
 """Kinds whose points choose their own grid unless the file says otherwise."""
+NAME_FILES = ("machine", "model")
+"""Keys of a job below which files are named that decide what is predicted."""
 MAX_POINTS = 10_000
 MAX_TOKENS = 1e18
 
@@ -230,7 +234,7 @@ class LoadedStudy:
     base: dict[str, Any]
     """The base job as written, paths made absolute, `set` applied."""
     digest: str
-    """Of everything that decides the points: the study, the job and machine files they name."""
+    """Of everything that decides the points: the study, and the files of jobs, machines and models that it names."""
 
     @property
     def title(self) -> str:
@@ -256,7 +260,7 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> LoadedStudy:
     if study.chooses_grids:
         base = apply(apply(base, "grid", "auto", "grid"), "batch.micro_sequences", "auto", "grid")
     varied = [*(v for p in study.points for v in p.items()), *study.vary.items(), *base.items()]
-    files |= machine_files([value for _, value in varied], path.parent)
+    files |= files_of([value for key, value in varied if key.split(".")[0] in NAME_FILES], path.parent)
     stated = {"study": study.model_dump(mode="json", by_alias=True), "base": base, "files": files}
     digest = hashlib.sha256(canonical(stated).encode()).hexdigest()
     return LoadedStudy(study, path.stem, base, digest)
@@ -275,51 +279,35 @@ def apply(raw: Mapping[str, Any], key: str, value: Any, where: str) -> dict[str,
 def _base(study: Study, path: Path) -> tuple[dict[str, Any], dict[str, str]]:
     """Read the base job; return also the digest of its file."""
     if isinstance(study.job, dict):
-        return anchored({"name": path.stem, **study.job}, path.parent), {}
+        return with_absolute_paths({"name": path.stem, **study.job}, path.parent), {}
     file = path.parent / study.job
     raw = read_yaml(file)
-    return anchored({"name": file.stem, **raw}, file.parent), {"job": _digest(file)}
+    return with_absolute_paths({"name": file.stem, **raw}, file.parent), {"job": _digest(file)}
 
 
-def anchored(raw: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Make the machine's path absolute, for points are computed elsewhere."""
-    machine = raw.get("machine")
-    if isinstance(machine, str):
-        return raw | {"machine": _anchored_name(machine, folder)}
-    if isinstance(machine, dict) and isinstance(machine.get("extends"), str):
-        return raw | {"machine": machine | {"extends": _anchored_name(machine["extends"], folder)}}
-    return raw
-
-
-def _anchored_name(name: str, folder: Path) -> str:
-    if not is_path(name):
-        return name
-    return str((folder / name).resolve() if (folder / name).exists() else Path(name).resolve())
-
-
-def is_path(name: str) -> bool:
-    """Tell whether a machine is named by path, as the loader sees it."""
-    return "/" in name or name.endswith((".yaml", ".yml"))
-
-
-def machine_files(values: Sequence[Any], folder: Path) -> dict[str, str]:
-    """Digests of all machine files that values name, and of those which these extend."""
+def files_of(values: Sequence[Any], folder: Path) -> dict[str, str]:
+    """Digests of all files that values name: of machines, of those which these extend, and of models (`hf:DIR`)."""
     found: dict[str, str] = {}
     waiting = [(name, folder) for value in values for name in _names_in(value)]
     while waiting:
         name, near = waiting.pop()
         # resolved, so that a study is the same one from whichever directory it is called
-        file = (near / name if (near / name).is_file() else Path(name)).resolve()
+        if is_directory_of(name):
+            file = (located(name, near) / CONFIG).resolve()
+        else:
+            file = (near / name if (near / name).is_file() else Path(name)).resolve()
         if str(file) in found or not file.is_file():
             continue
         found[str(file)] = _digest(file)
-        waiting += [(inner, file.parent) for inner in _names_in(read_yaml(file).get("extends"))]
+        if not is_directory_of(name):
+            waiting += [(inner, file.parent) for inner in _names_in(read_yaml(file).get("extends"))]
     return found
 
 
 def _names_in(value: Any) -> list[str]:
     if isinstance(value, str):
-        return [value] if is_path(value) and len(value) < 1024 and "\n" not in value else []
+        named = is_directory_of(value) or is_path(value)
+        return [value] if named and len(value) < 1024 and "\n" not in value else []
     if isinstance(value, Mapping):
         return [name for inner in value.values() for name in _names_in(inner)]
     if isinstance(value, list | tuple):

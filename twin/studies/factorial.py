@@ -9,8 +9,8 @@ from typing import Any
 from twin.pages.picture import Picture
 from twin.studies.compute import UNFIT
 from twin.studies.derived import Row
-from twin.studies.figures import SERIES, text
 from twin.studies.importance import Factor, Importance, Level
+from twin.studies.lines import SERIES, text
 from twin.studies.objective import feasible
 from twin.trace.palette import BLUE, GREEN, LIGHT_GREY, ORANGE
 

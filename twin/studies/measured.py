@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from twin.description.job import Job
+from twin.description.problems import DescriptionError, Problem, did_you_mean
 from twin.description.train import Train
 from twin.strategies import load_job
 from twin.studies.description import Measured
@@ -23,11 +24,39 @@ def measured_columns(
     if measured == "published":
         return _published(point, figures)
     for one in measured:
-        if isinstance(one, Measured) and all(
-            key in point.labels and point.labels[key] in (value, label(value)) for key, value in one.at.items()
-        ):
+        if isinstance(one, Measured) and _is_at(one, point):
             return _columns(one.step_seconds, one.source, one.note, figures)
     return {}
+
+
+def check_measured(measured: Literal["published"] | Sequence[Measured], points: Sequence[Point]) -> None:
+    """Refuse a measured point of a study that names none of its points, or several: DescriptionError names it."""
+    problems: list[Problem] = []
+    taken: dict[int, int] = {}
+    varied = list(dict.fromkeys(key for point in points for key in point.labels))
+    for number, one in enumerate(measured if not isinstance(measured, str) else ()):
+        where, unknown = f"measured.{number}.at", [key for key in one.at if key not in varied]
+        if unknown:
+            for key in unknown:
+                hint = did_you_mean(key, varied) if varied else "nothing does"
+                problems.append(Problem(f"{where}.{key}", f"is no key that varies; {hint}", one.at[key]))
+            continue
+        found = [point.number for point in points if _is_at(one, point)]
+        if len(found) != 1:
+            several = f"; name it by {', '.join(key for key in varied if key not in one.at)} too" if found else ""
+            problems.append(
+                Problem(where, f"is {len(found) or 'none'} of the study's points, not one{several}", one.at)
+            )
+        elif found[0] in taken:
+            problems.append(Problem(where, f"names the point of measured.{taken[found[0]]}; give one of them", one.at))
+        else:
+            taken[found[0]] = number
+    if problems:
+        raise DescriptionError(problems)
+
+
+def _is_at(one: Measured, point: Point) -> bool:
+    return all(key in point.labels and point.labels[key] in (value, label(value)) for key, value in one.at.items())
 
 
 def _published(point: Point, figures: Mapping[str, Any]) -> dict[str, Any]:

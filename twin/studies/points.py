@@ -11,11 +11,12 @@ from typing import Any
 
 import yaml
 
+from twin.description.paths import with_absolute_paths
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.search.choose import choose
 from twin.strategies import load_job, strategy_of
 from twin.studies.compute import settled
-from twin.studies.description import MAX_POINTS, LoadedStudy, anchored, apply
+from twin.studies.description import MAX_POINTS, LoadedStudy, apply
 from twin.studies.formulas import worked_out
 from twin.studies.sensitivity import levers
 
@@ -98,7 +99,7 @@ def with_values(base: Mapping[str, Any], values: Mapping[str, Any], folder: Path
     raw = dict(base)
     for key in sorted(values, key=lambda k: k.count(".")):
         raw = apply(raw, key, values[key], where)
-    return anchored(raw, folder)
+    return with_absolute_paths(raw, folder)
 
 
 def _choices(values: Sequence[Any] | Mapping[str, Any]) -> list[tuple[Label, Any]]:

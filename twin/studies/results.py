@@ -20,7 +20,7 @@ from twin.studies.description import canonical
 from twin.studies.directory import TABLES
 from twin.studies.figures import pictures
 from twin.studies.importance import Importance, importance
-from twin.studies.objective import best_first, without
+from twin.studies.objective import best_first, feasible, without
 from twin.studies.page import page
 from twin.studies.run import StudyRun
 from twin.studies.table import BEST, Table, columns_of, target_columns
@@ -96,7 +96,10 @@ def facts_of(run: StudyRun, rows: Sequence[Row]) -> list[tuple[str, str]]:
     """What a reader should know before the figures: (what, value)."""
     study = run.loaded.study
     done = [row for row in rows if row["status"] == "done"]
-    facts = [("kind", study.study.replace("_", " ")), ("points", f"{len(done):,} of {len(rows):,} possible")]
+    able = [row for row in done if feasible(row)]
+    facts = [("kind", study.study.replace("_", " ")), ("points", f"{len(able):,} of {len(rows):,} possible")]
+    if len(able) < len(done):
+        facts.append(("computed all the same", f"{len(done) - len(able):,} more that do not fit into memory"))
     if machines := list(dict.fromkeys(str(row["machine"]) for row in done)):
         facts.append(("machine", ", ".join(machines[:6]) + (", …" if len(machines) > 6 else "")))
     errors = [abs(row["error"]) for row in rows if "error" in row]
