@@ -282,3 +282,24 @@ def test_large_products_draw_no_more_than_the_device_s_limit(machine: str) -> No
 def test_a_lower_limit_is_not_taken_with_the_watts_of_a_higher_one() -> None:
     with pytest.raises(DescriptionError, match=r"power\.products: with the context's .* 661\.7 W, more than busy 500"):
         described({"extends": "dgx-h100", "device": {"busy": "500 W"}})
+
+
+def test_of_every_rank_by_itself_nodes_carbon_and_money_are_known_too(make_job: Any) -> None:
+    """As of the folded step, and what waiting for the slower ones adds: the context's watts for so long."""
+    inputs = {"node": "600 W", "pue": 1.03, "grams_per_kwh": 400, "price_per_kwh": 0.1, "currency": "EUR"}
+    job = make_job({"data": 2, "z": 8}, "frontier", energy=inputs)
+    every = simulate_ranks(job)
+    folded, found = report(simulate(job)).energy, report_all_ranks(every).energy
+    assert folded is not None
+    assert found is not None
+    assert set(folded) - set(found) == {"by_kind", "peak_watts", "active_watts_per_device", "slack"}
+    power = job.machine.device.power
+    assert power is not None
+    longer = every.step_seconds - simulate(job).step_seconds
+    devices = folded["devices_joules"] + 16 * power.context_watts * longer
+    facility = (devices + 2 * 600 * every.step_seconds) * 1.03
+    assert (found["devices_joules"], found["facility_joules"]) == (pytest.approx(devices), pytest.approx(facility))
+    assert (found["carbon_kg"], found["cost"]) == (
+        pytest.approx(facility / 3.6e6 * 0.4),
+        pytest.approx(facility / 3.6e6 * 0.1),
+    )

@@ -127,6 +127,17 @@ def test_a_recording_is_simulated_as_its_job_is(file, tmp_path, capsys) -> None:
     assert json.loads(told)["memory"]["fits"]
     _, told, _ = run(capsys, "simulate", "--schedule", out, "--machine", "alps")
     assert "alps" in told
+    for key, change in {
+        "batch": "batch.sequences=64",
+        "recompute": "recompute=false",
+        "model": "model.layers=3",
+        "clip_gradients": "clip_gradients=false",
+    }.items():
+        for arguments in (["--schedule", out], [file, "--schedule", out]):
+            code, _, err = run(capsys, "simulate", *arguments, "--set", change)
+            assert (code, key in err, "not that of the recording" in err) == (2, True, True)
+    code, *_ = run(capsys, "simulate", "--schedule", out, "--set", "stragglers=[{rank: 0, slowdown: 2}]")
+    assert code == 0
     code, _, err = run(capsys, "simulate")
     assert code == 2
     assert "--schedule" in err

@@ -12,6 +12,7 @@ from twin.compare.side import Side, read_side
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.description.strangers import refuse_paths
+from twin.description.train import without_training
 from twin.diagnose.axes import is_calibrated, slow_axes
 from twin.diagnose.devices import MIN_RANKS, slow_devices
 from twin.diagnose.expected import Expected, expected, from_reference
@@ -121,9 +122,9 @@ def _probe(side: Side, observed: Observed) -> Probe | None:
 def _job(side: Side, machine: str | None) -> Job:
     """The job as it should run: what it was told to be slow is to be found, not expected.
 
-    `train:` is left out: an older version may have known other keys there.
+    Of `train:` what decides predictions is kept: an older version may have known other keys there.
     """
-    raw = {key: value for key, value in side.manifest["job"].items() if key != "train"}
+    raw = without_training(side.manifest["job"])
     if machine is not None:
         raw["machine"] = machine
     else:

@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from twin.description.grid import Mesh
-from twin.description.problems import fail
+from twin.description.job import Job
+from twin.description.problems import DescriptionError, Problem, fail
+from twin.description.train import without_training
 from twin.engine.report import Report, as_json, report
 from twin.engine.simulate import Engine, Simulation, simulate
 from twin.schedule.recording import Recording, read_recording
 from twin.strategies import load_job
 
+PRICED = frozenset(
+    (
+        *("name", "machine", "library", "train", "seed", "slowest_device", "stragglers", "placement", "degraded"),
+        *("power_cap_watts", "energy", "kernel_tuning", "cuda_graphs", "profiler"),
+    )
+)
+"""Keys of a job that decide how long recorded ops take, or what they cost, not which ops there are."""
 OF_A_MODEL = (
     "micro_sequences",
     "micro_steps",
@@ -56,17 +65,34 @@ def replay(path: Path, job: Path | None, machine: str | None, overrides: Sequenc
     recording = read_recording(path)
     described = job is not None or recording.job is not None
     changed = [*overrides, *([f"machine={machine}"] if machine else [])]
-    settled = load_job(job, changed) if job else load_job(_mapping(recording, machine), changed)
+    own = _mapping(recording, machine) if job is None or recording.job is not None else {}
+    settled = load_job(job or own, changed)
     if settled.grid == "auto" or settled.concrete_grid.mesh != recording.mesh:
         remedy = f"the schedule was recorded on {recording.mesh}; record it again for another"
         raise fail("grid", remedy, str(settled.grid))
+    if recording.job is not None:
+        _refuse_other_work(settled, load_job(own))
     simulation = simulate(settled, engine=engine, schedule=recording.schedule)
     return Replay(simulation, report(simulation), described)
 
 
+def _refuse_other_work(job: Job, recorded: Job) -> None:
+    """Refuse a job whose ops, memory or tokens are not those of the recording: its figures would be of neither."""
+    ours, theirs = (each.model_dump(mode="json", exclude={*PRICED, "grid"}) for each in (job, recorded))
+    for each in (ours, theirs):
+        each["model"].pop("name", None)
+    problems = [
+        Problem(key, "is not that of the recording; record it again, or leave it as it was", ours.get(key))
+        for key in {**ours, **theirs}
+        if ours.get(key) != theirs.get(key)
+    ]
+    if problems:
+        raise DescriptionError(problems)
+
+
 def _mapping(recording: Recording, machine: str | None) -> dict[str, Any]:
-    if recording.job is not None:  # an older version may have known other keys of `train:`
-        return {key: value for key, value in recording.job.items() if key != "train"}
+    if recording.job is not None:
+        return without_training(recording.job)
     if machine is None:
         raise fail("--machine", "the recording is of a module without a job; name the machine to run it on")
     return stand_in(recording.mesh)

@@ -67,7 +67,8 @@ class Report:
     """Of all devices, for the step."""
     energy: dict[str, Any] | None = None
     """How it came about, where watts by kind of work are known: by kind, mean and peak power, joules a token, the
-    facility's, carbon and cost as far as their inputs are given, and what slowing waiting ranks down could save."""
+    facility's, carbon and cost as far as their inputs are given, and what slowing waiting ranks down could save. Where
+    every rank was drawn, by kind, peak and saving are left out."""
 
     @property
     def hardware_percent_of_peak(self) -> float:
@@ -94,10 +95,11 @@ def report(simulation: Simulation) -> Report:
 
     compute = mean([part.compute for part in parts])
     typical = compute / simulation.typical_slowness
+    energy = step_energy(simulation)
     return _figures(
         simulation.job,
         simulation.step_seconds,
-        energy=step_energy(simulation),
+        drawn=None if energy is None else _energy(simulation.job, simulation.step_seconds, energy),
         compute_seconds=typical,
         slowest_device_wait_seconds=compute - typical,
         exposed_seconds=mean([part.exposed for part in parts]),
@@ -141,34 +143,30 @@ def report_all_ranks(every: AllRanks) -> Report:
         peers_by_axis=peers,
         compute_by_phase=outcome.compute_by_phase,
         communication_by_axis={a: s for a, s in outcome.communication_by_axis.items() if s > 0.0},
-        joules=_all_ranks_joules(every),
+        drawn=_all_ranks_energy(every),
     )
 
 
-def _all_ranks_joules(every: AllRanks) -> float | None:
-    """Return the joules of a step of differing ranks: the same ops', and the context's for as long as it takes."""
+def _all_ranks_energy(every: AllRanks) -> dict[str, Any] | None:
+    """Return the energy of a step of differing ranks: the same ops', and the context's for as long as it takes.
+
+    What depends on when each op ran (the peak, what slowing down could save) is not worked out.
+    """
     nominal = step_energy(every.nominal)
     if nominal is None:
         return None
-    longer = every.step_seconds - every.nominal.step_seconds
-    return nominal.joules + every.job.ranks * nominal.power.context_watts * longer
+    job, step = every.job, every.step_seconds
+    joules = nominal.joules + job.ranks * nominal.power.context_watts * (step - every.nominal.step_seconds)
+    clock = nominal.simulation.clock
+    return {**bill(job, joules, step, job.tokens_per_step), "mean_watts": joules / step, "clock": clock}
 
 
-def _figures(
-    job: Job,
-    step: float,
-    *,
-    compute_seconds: float,
-    energy: StepEnergy | None = None,
-    joules: float | None = None,
-    **parts: Any,
-) -> Report:
+def _figures(job: Job, step: float, *, compute_seconds: float, drawn: dict[str, Any] | None, **parts: Any) -> Report:
     """Add what follows from the job and the length of its step."""
-    device = job.machine.device
-    if energy is not None:
-        joules = energy.joules
-    elif joules is None:
-        joules = step_joules(device, job.ranks, step, compute_seconds)
+    if drawn is None:
+        joules = step_joules(job.machine.device, job.ranks, step, compute_seconds)
+    else:
+        joules = drawn["devices_joules"]
     return Report(
         step_seconds=step,
         compute_seconds=compute_seconds,
@@ -179,7 +177,7 @@ def _figures(
         memory=(memory := memory_use(job)),
         memory_advice="" if memory.fits else advice(job, memory),
         energy_joules=joules,
-        energy=None if energy is None else _energy(job, step, energy),
+        energy=drawn,
         **parts,
     )
 

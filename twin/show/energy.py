@@ -21,8 +21,9 @@ def drawn(console: Console, job: Job, figures: Report) -> None:
     if found is None:
         console.print(f"[dim]{escape(job.machine.device.name)} does not say what it draws by kind of work[/]")
         return
-    mean, peak = format_si(found["mean_watts"], "W", digits=3), format_si(found["peak_watts"], "W", digits=3)
-    console.print(f"devices draw {mean} in the mean, {peak} at most", end="")
+    watts = {key: format_si(found[key], "W", digits=3) for key in ("mean_watts", "peak_watts") if key in found}
+    peak = f", {watts['peak_watts']} at most" if "peak_watts" in watts else ""
+    console.print(f"devices draw {watts['mean_watts']} in the mean{peak}", end="")
     console.print(f"; clock {found['clock']:.0%} of the full one" if found["clock"] < 1 else "")
     unit = "J a token" if found["joules_per_token"] >= 1 else "mJ a token"
     each = found["joules_per_token"] * (1 if found["joules_per_token"] >= 1 else 1e3)
