@@ -68,9 +68,11 @@ class LongRun:
 
 
 def state_bytes_of(job: Job) -> float:
-    """Bytes of one checkpoint: fp32 master weights and both moments, each parameter once."""
-    trained = job.model.parameters if job.lora is None else job.lora.parameters(job.model)
-    return float(OPTIMIZER_BYTES * trained)
+    """Bytes of one checkpoint: fp32 master weights and both moments, of tied embeddings under both their names."""
+    if job.lora is not None:
+        return float(OPTIMIZER_BYTES * job.lora.parameters(job.model))
+    twice = job.model.vocabulary * job.model.hidden if job.model.tied_embeddings else 0
+    return float(OPTIMIZER_BYTES * (job.model.parameters + twice))
 
 
 def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> LongRun:

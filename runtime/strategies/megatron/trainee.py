@@ -130,7 +130,9 @@ class MegatronTrainee(Trainee):
         with self.context.acting("F", part.chunk, index):
             loss, gradient = self._judged(logits, self._work.batch[index])
         self._add(loss)
-        known: torch.Tensor = _Known.apply(logits, loss, gradient)
+        held = [gradient]
+        del gradient  # the schedule keeps the loss, and what made it, until the step is over
+        known: torch.Tensor = _Known.apply(logits, loss, held)
         return known
 
     def _judged(self, logits: torch.Tensor, micro: MicroBatch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -243,18 +245,18 @@ class Complete:
 
 
 class _Known(torch.autograd.Function):
-    """A loss whose gradient is there already."""
+    """A loss whose gradient is there already, held in a list of which its backward pass takes it: that is done once."""
 
     @staticmethod
-    def forward(ctx: Any, logits: torch.Tensor, loss: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, logits: torch.Tensor, loss: torch.Tensor, held: list[torch.Tensor]) -> torch.Tensor:
         del logits
-        ctx.gradient = gradient
+        ctx.held = held
         return loss.clone()
 
     @staticmethod
     def backward(ctx: Any, of_loss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         del of_loss  # it is one
-        return ctx.gradient, None, None
+        return ctx.held.pop(), None, None
 
 
 def _gradients(unit: Unit, _number: int) -> Place:

@@ -138,6 +138,16 @@ class FourDJob(Job):
         return grid
 
     @property
+    def takes_cudnn_attention(self) -> bool:
+        """Whether cuDNN's attention is taken where it is usual: PyTorch did not when the algorithm was published."""
+        return not self.published and super().takes_cudnn_attention
+
+    @property
+    def tunes_products(self) -> bool:
+        """Whether the fastest mode of each product is taken."""
+        return self.kernel_tuning
+
+    @property
     def recomputed_layers(self) -> int:
         """Blocks that run again before their backward pass, if not but for what is kept of attention: the first."""
         return 0 if self.recompute_keeps == "products" else self._touched_layers

@@ -104,14 +104,16 @@ def _buffers(step: Step) -> float:
     """Gradients on their way: those of the unit at work, and what is packed."""
     job, units = step.job, step.units
     grid = job.concrete_grid
-    if grid.replicas == 1:
-        return 0.0
+    largest = max(units.largest, units.first.elements, 0 if units.last is None else units.last.elements)
+    if grid.replicas == 1:  # nobody to reduce with: gradients wait to be added to their sums
+        if job.flavour == "deepspeed":
+            return 0.0
+        return float(job.element_bytes * (units.first.elements + units.largest if units.together else largest))
     if job.flavour != "deepspeed":
         sent = job.element_bytes + job.reduce_bytes
         if units.together:  # the root's begins with the head's gradient, and ends with the table's
             root = units.first.elements
             return float(max(root * sent, root * job.element_bytes + units.largest * sent))
-        largest = max(units.largest, units.first.elements, 0 if units.last is None else units.last.elements)
         return float(largest * sent)
     bucket = min(job.bucket, units.total)
     copies = 2 if job.overlaps_reduction else 1

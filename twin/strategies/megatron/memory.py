@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import lcm
-from operator import ge
 
 from twin.description.attention import UNFUSED
 from twin.strategies import work
 from twin.strategies.activations import block_activation_bytes, score_bytes, score_gradient_bytes
 from twin.strategies.held_weights import most_gathered
 from twin.strategies.megatron.bodies import HEAD, recomputed
+from twin.strategies.megatron.in_flight import Counts, InFlight, most_held, needing_most
 from twin.strategies.megatron.job import SPLIT, MegatronJob
 from twin.strategies.megatron.local import Local
-from twin.strategies.megatron.orders import Name as Order
-from twin.strategies.megatron.orders import order as actions_of
-from twin.strategies.megatron.orders import stage_of
 from twin.strategies.megatron.orders.pytorch import MAX_ACTIVE_STAGES
 from twin.strategies.megatron.place import Pipeline, Stage
 from twin.strategies.megatron.reduction import Parameters
 from twin.strategies.megatron.sharded import Units
 from twin.strategies.sizes import FP32_BYTES, MOMENTS_BYTES, optimizer_bytes
+
+OF_ONE_STAGE = ("gpipe", "1f1b")
+"""Orders of ranks with one stage each, whose schedules in PyTorch wait for what they sent as they go on."""
 
 
 def memory_by_category(job: MegatronJob, rank: int) -> dict[str, float]:
@@ -82,7 +82,9 @@ class Held:
         if job.weight_parts > 1:
             return self._sharded(rank, total)
         parts = parameters.sharers if job.distributed_optimizer else 1
-        gradient = job.main_gradient_bytes + (e if job.flavour == "deepspeed" and e < job.main_gradient_bytes else 0)
+        # the runtime sums in fp32 whatever travels
+        summed = FP32_BYTES if job.flavour == "torch" else job.main_gradient_bytes
+        gradient = summed + (e if job.flavour == "deepspeed" and e < summed else 0)
         return {
             "weights": float(e * total),
             "gradients": float(gradient * total),
@@ -115,7 +117,9 @@ class Held:
         if self.job.flavour != "torch":
             return 2 * self.local.message_bytes
         kinds = sum((not stage.first) + (not stage.last) for stage in self.pipeline.stages(rank))
-        return kinds * self.job.micro_steps * self.local.message_bytes
+        # schedules of several stages wait for what was sent when a step ends; NCCL lets go of it before
+        ways = 2 if self.job.order not in OF_ONE_STAGE and self.job.machine.device.type == "cpu" else 1
+        return ways * kinds * self.job.micro_steps * self.local.message_bytes
 
     def _gathered(self, rank: int, units: Sequence[Units]) -> int:
         """Elements of weights that are whole at once; UNSHARD actions make them so a stage at a time."""
@@ -131,25 +135,83 @@ class Held:
         """What forward passes have left for backward passes to come, at the worst moment, and what one works with."""
         job, local, stages = self.job, self.local, self.pipeline.stages(rank)
         kept = [self._kept(stage) for stage in stages]
-        most = max(sum(n * size for n, size in zip(each, kept, strict=True)) for each in self._counts(rank))
+        waiting = [0.0 if stage.first else self._made_again(stage) for stage in stages]  # the first does all at the end
+        sizes, counts = (*kept, *waiting), self._counts(rank)
+
+        def most(moments: Counts) -> float:
+            return max((sum(n * size for n, size in zip(each, sizes, strict=True)) for each in moments), default=0.0)
+
         e, of_heads = job.element_bytes, {"sequences": local.sequences, "heads": local.heads}
         scores = score_gradient_bytes(job, **of_heads) + (score_bytes(job, **of_heads) if job.recomputes_scores else 0)
         inner = e * local.tokens * (local.mlp_up + local.mlp)
         gradients = e * 2 * local.residual_elements + max(inner, scores - inner)  # the MLP goes before attention
-        working = gradients + max([0.0, *(self._made_again(stage) for stage in stages if recomputed(job, stage))])
-        logits = 0.0
-        if any(stage.last for stage in stages):
-            logits = work.loss_bytes(job, local.tokens, local.vocabulary, in_place=False)
-        return most + max(working, logits)
+        working = gradients + max([0.0, *map(self._made_again, stages)])
+        loss = max(self._loss(stage) for stage in stages)
+        table = 0.0 if job.order in SPLIT else max(map(self._table_gradient, stages))
+        passing = most(counts.at_backward) + max(working, loss, table)
+        if not counts.at_weights:
+            return passing
+        return max(passing, most(counts.at_weights) + max(self._weights_alone(stage) for stage in stages))
+
+    @property
+    def _waiting_logits(self) -> float:
+        """Bytes of logits and their gradient that a micro-batch has on the last stage until its backward pass.
+
+        PyTorch's schedules work out the loss, and its gradient, right after the forward pass. All of `gpipe` wait with
+        both. Elsewhere the one that comes next goes backward at once; where weights' gradients come later, logits'
+        gradients wait for that.
+        """
+        job, local = self.job, self.local
+        if job.flavour != "torch" or self.pipeline.ranks == 1:
+            return 0.0
+        tensors = 2 if job.order == "gpipe" and not self._gradient_in_logits else 1
+        return float(tensors * job.element_bytes * local.tokens * local.vocabulary)
+
+    @property
+    def _gradient_in_logits(self) -> bool:
+        """Whether the gradient lies where the logits lay."""
+        return self.job.loss_rows is not None or self.job.element_bytes == FP32_BYTES
+
+    def _loss(self, stage: Stage) -> float:
+        """Bytes that the loss of one micro-batch needs beside what is kept of it, or the head's weight gradient."""
+        job, local = self.job, self.local
+        if not stage.last:
+            return 0.0
+        torch = job.flavour == "torch"
+        peak = work.loss_bytes(job, local.tokens, local.vocabulary, in_place=torch)
+        if not torch:
+            return peak
+        logits = float(job.element_bytes * local.tokens * local.vocabulary)
+        head = logits * (1 if self._gradient_in_logits else 2) + self._table_bytes
+        return max(peak, head) - self._waiting_logits
+
+    @property
+    def _table_bytes(self) -> float:
+        """Bytes of the gradient of the table, or the head, of one micro-batch; FSDP2's lie in its buffers."""
+        job, local = self.job, self.local
+        if job.flavour != "torch" or job.weight_parts > 1:
+            return 0.0
+        return float(job.element_bytes * local.vocabulary * job.model.hidden)
+
+    def _table_gradient(self, stage: Stage) -> float:
+        """Bytes of the table's beside what is kept of others, as the micro-batch ends that it is of."""
+        return self._table_bytes - self._kept(stage) if stage.first else 0.0
+
+    def _weights_alone(self, stage: Stage) -> float:
+        """Bytes with which a stage makes weights' gradients; the first does the whole backward pass then."""
+        again = self._made_again(stage) if stage.first else 0.0
+        return again + (self._table_bytes if stage.first or stage.last else 0.0)
 
     def _made_again(self, stage: Stage) -> float:
         """Bytes of a block that is computed again, beside what is kept of it.
 
-        It finds the blocks behind it, which kept everything, gone, unless their weight gradients are to come.
+        It finds the blocks behind it, which kept everything, gone. Where weight gradients are to come all that are
+        computed again stay until then.
         """
-        job = self.job
-        behind = 0 if job.order in SPLIT else len(stage.layers) - len(recomputed(job, stage))
-        return self._whole_block - kept_of_block(job, self.local) - behind * self._kept_block
+        again, one = len(recomputed(self.job, stage)), self._whole_block - kept_of_block(self.job, self.local)
+        if self.job.order in SPLIT:
+            return again * one
+        return one - (len(stage.layers) - again) * self._kept_block if again else 0.0
 
     def _kept(self, stage: Stage) -> float:
         """Bytes that a micro-batch's forward pass leaves on a stage."""
@@ -164,8 +226,11 @@ class Held:
         job = self.job
         residual = float(job.element_bytes * self.local.residual_elements)
         ends = float(self.local.residual_elements) if stage.first and job.dropout else 0.0
+        # what came is among the messages, in place of what goes out; the first has its own input too
+        if stage.first and not stage.last and job.flavour == "torch" and job.order in OF_ONE_STAGE:
+            ends += residual
         if stage.last:  # inputs of the last norm and of the head
-            ends += 2 * residual
+            ends += 2 * residual + self._waiting_logits
         kept = again * (residual + kept_results(job, self.local))
         return kept + (len(stage.layers) - again) * self._kept_block + ends
 
@@ -189,68 +254,9 @@ class Held:
         full, round_ = 4 * max(ranks, group), lcm(ranks, group, 2)
         return steps if steps <= full + round_ else full - full % round_ + round_ + steps % round_
 
-    def _counts(self, rank: int) -> tuple[tuple[int, ...], ...]:
+    def _counts(self, rank: int) -> InFlight:
         ranks, job = self.pipeline.ranks, self.job
         return most_held(self.pipeline.order, rank, ranks, self.enough, job.chunks, job.group)
-
-
-@lru_cache(maxsize=4096)
-def needing_most(
-    order: Order, ranks: int, micro_steps: int, chunks: int, group: int | None, layers: tuple[int, ...]
-) -> tuple[int, ...]:
-    """Return pipeline ranks one of which needs most memory, whatever is kept of a micro-batch.
-
-    `layers` are those of each of the model's stages. Of ranks with equal stages one that never holds more of any chunk
-    than another is left out.
-    """
-    found: dict[object, dict[tuple[tuple[int, ...], ...], int]] = {}
-    for rank in range(ranks):
-        numbers = [stage_of(order, rank, chunk, ranks, chunks) for chunk in range(2 if order == "dualpipe" else chunks)]
-        stages = tuple((layers[number], number == 0, number == len(layers) - 1) for number in numbers)
-        held = most_held(order, rank, ranks, micro_steps, chunks, group)
-        found.setdefault(stages, {}).setdefault(held, rank)
-    return tuple(
-        sorted(
-            rank
-            for alike in found.values()
-            for held, rank in alike.items()
-            if not any(other is not held and _holds_all(other, held) for other in alike)
-        )
-    )
-
-
-def _holds_all(many: tuple[tuple[int, ...], ...], few: tuple[tuple[int, ...], ...]) -> bool:
-    """Tell if for everything that a rank holds at a time another one holds as much of each chunk."""
-    return all(any(_covers(other, one) for other in many) for one in few)
-
-
-@lru_cache(maxsize=4096)
-def most_held(
-    order: Order, rank: int, ranks: int, micro_steps: int, chunks: int, group: int | None
-) -> tuple[tuple[int, ...], ...]:
-    """Follow a rank through its actions: how many micro-batches of each chunk it holds when it holds many.
-
-    A forward pass adds one, the end of a backward pass takes it away; what other moments hold too is left out.
-    """
-    held = [0] * (2 if order == "dualpipe" else chunks)
-    seen: set[tuple[int, ...]] = set()
-    actions = actions_of(order, rank, ranks, micro_steps, chunks, group)
-    for action, following in zip(actions, (*actions[1:], None), strict=True):
-        if action.kind == "F":
-            held[action.chunk] += 1
-            if following is None or following.kind != "F":  # before that there is less
-                seen.add(tuple(held))
-        elif action.kind in ("B", "W"):
-            held[action.chunk] -= 1
-    most: list[tuple[int, ...]] = []
-    for one in sorted(seen, key=sum, reverse=True):
-        if not any(_covers(other, one) for other in most):
-            most.append(one)
-    return tuple(sorted(most))
-
-
-def _covers(many: tuple[int, ...], few: tuple[int, ...]) -> bool:
-    return all(map(ge, many, few))
 
 
 def kept_of_block(job: MegatronJob, local: Local) -> float:
