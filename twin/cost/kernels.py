@@ -16,7 +16,7 @@ import math
 from typing import assert_never
 
 from twin.cost.gemm import gemm_seconds
-from twin.description.attention import UNFUSED, AttentionForm
+from twin.description.attention import UNFUSED
 from twin.description.device import AttentionModel, Device
 from twin.schedule.kernels import Attention, Gemm, Kernel, Memory
 from twin.schedule.ops import Phase
@@ -71,24 +71,52 @@ def memory_seconds(device: Device, memory: Memory, kind: str = "") -> float:
 
 _WIDE_HEAD = 128
 """Head size that the shares of an attention kernel refer to."""
+FP32_BYTES = 4
 _WIDEST_HEAD = 256
 """Head size of the widest kernels: nothing was measured beyond it, and wider ones are taken to be no faster."""
 
 
-def attention_model(device: Device, form: AttentionForm) -> AttentionModel:
+_CUDNN, _FLASH2, _CUTLASS = "cudnn", "flash2", "cutlass"
+
+
+def attention_name(device: Device, attention: Attention) -> str:
+    """Name the kernel that does it; of `flash` the first that takes such shapes, in PyTorch's order.
+
+    cuDNN's and FlashAttention's take 16 bits alone, FlashAttention's no mask, cuDNN's no heads wider than 128 (for
+    some releases 256, never measured here), and what is left is xformers' cutlass (pytorch, `sdp_utils.cpp`). Where a
+    device has no rates of what would be taken, those of its usual kernel stand for it.
+    """
+    if attention.form != "flash":
+        return attention.form
+    usual, narrow = device.usual_attention, attention.element_bytes < FP32_BYTES
+    takes = {
+        _CUDNN: narrow and attention.head_size <= _WIDE_HEAD,
+        _FLASH2: narrow and not attention.mask and attention.head_size <= _WIDEST_HEAD,
+    }
+    order = [usual, *(name for name in (_FLASH2, _CUTLASS) if name in device.attention and usual in (_CUDNN, _FLASH2))]
+    return next((name for name in order if takes.get(name, True)), usual)
+
+
+def without_cudnn(device: Device) -> Device:
+    """Return a device whose usual attention is FlashAttention's, if it was cuDNN's."""
+    if device.usual_attention != _CUDNN or _FLASH2 not in device.attention:
+        return device
+    return device.model_copy(update={"usual_attention": _FLASH2})
+
+
+def attention_model(device: Device, name: str) -> AttentionModel:
     """Return the rates of a kernel; raises ValueError where the device has none measured."""
-    name = device.usual_attention if form == "flash" else form
     if name not in device.attention:
         raise ValueError(f"no rates of {name} on {device.name}; it has {', '.join(device.attention)}")
     return device.attention[name]
 
 
 def _fused_attention_seconds(device: Device, attention: Attention) -> float:
-    model, length = attention_model(device, attention.form), attention.sequence_length
+    model, length = attention_model(device, attention_name(device, attention)), attention.sequence_length
     share = float(model.backward_share if attention.backward else model.forward_share)
     share *= math.pow(model.narrow_ratio, math.log2(_WIDE_HEAD / min(attention.head_size, _WIDEST_HEAD)))
     rate = device.peak_flops_per_second * min(share, 1.0) * length / (length + model.half_length)
-    if attention.element_bytes >= 4:
+    if attention.element_bytes >= FP32_BYTES:
         rate *= device.gemm.fp32_share
     blocks = attention.sequences * attention.heads * max(length / model.block_rows, 1.0)
     occupied = min(blocks / device.gemm.units, 1.0)

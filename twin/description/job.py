@@ -99,7 +99,7 @@ class Job(Spec):
     """torch.profiler records: the host takes longer over every kernel and collective. For simulation only; the
     runtime has traces of its own."""
     kernel_tuning: StrictBool = True
-    """Time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
+    """Of `four_d`: time NN, NT and TN for each GEMM and keep the fastest (section 6 of the algorithm)."""
     clip_gradients: StrictBool = True
     """Scale the gradient down to `train.optimizer.clip_norm`, where it is longer."""
     library: str | None = None
@@ -157,6 +157,16 @@ class Job(Spec):
     def micro_steps(self) -> int:
         """Forward and backward passes in one step."""
         return self.batch.sequences // (self.concrete_grid.replicas * self.concrete_micro_sequences)
+
+    @property
+    def tunes_products(self) -> bool:
+        """Whether the fastest mode of each product is taken."""
+        return False
+
+    @property
+    def takes_cudnn_attention(self) -> bool:
+        """Whether cuDNN's attention is taken where it is usual: it is not deterministic."""
+        return not self.train.deterministic
 
     @property
     def attends_to_parts(self) -> bool:

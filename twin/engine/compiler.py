@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.cost.core_gemm import with_library
-from twin.cost.kernels import kernel_seconds, measured_kind
+from twin.cost.kernels import kernel_seconds, measured_kind, without_cudnn
 from twin.description.job import Job
 from twin.description.library import CollectiveKind
 from twin.engine.program import COMPUTE, START, WAIT, Call, Program, Repeated
@@ -121,7 +121,8 @@ class _Compiler:
         self._second = second
         self._program = program
         self._job = job
-        self._device = with_library(job.machine.device, job.train.gemm_library)
+        device = with_library(job.machine.device, job.train.gemm_library)
+        self._device = device if job.takes_cudnn_attention else without_cudnn(device)
         # a CPU issues kernels and runs them in the same thread, a GPU's host runs ahead
         self._on_device = self._device.type == "cpu"
         self._longer = 0.0 if job.cuda_graphs else _PROFILED if job.profiler else 1.0
@@ -265,7 +266,7 @@ class _Compiler:
         key = (kernel, kind) if kind else kernel
         price = self._prices.get(key)
         if price is None:
-            seconds = kernel_seconds(device, kernel, tuned=self._job.kernel_tuning, kind=kind)
+            seconds = kernel_seconds(device, kernel, tuned=self._job.tunes_products, kind=kind)
             issue = (1 if kind in device.kernels else launches(kernel)) * self._kernel_host
             if device.cold_host is not None:
                 issue += device.cold_host.behind(kernel.bytes) * self._longer

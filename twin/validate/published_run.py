@@ -23,6 +23,9 @@ HOPPER = CUDNN_MACHINES - {"dgx-b200", "gb200-nvl72"} | {
     "h200_8x",
     "meta_h100_roce",
     "meta-24k",
+    "vista_gh200",
+    "alps",
+    "vista",
     "titan_h100_96g",
     "hgx-h100-500w",
 }
