@@ -5,8 +5,8 @@
 Same model, same batch, same processes; those of a title are timed in turn, so that a busy machine disturbs all alike.
 Where plain PyTorch takes part, ours do so twice: as they are, and multiplying by the library that PyTorch takes, so
 that what is the algorithm's can be told from what is the library's. Prints JSON: tokens/s of each at its best and its
-median step, their ratios, memory of each in processes of its own, and what tracing costs. FILE.json gets the same with
-machine, date and load, row by row.
+median step, their ratios, memory of each in processes of its own with the settings of the heap that `fourfold train
+--ranks` gives, and what tracing costs. FILE.json gets the same with machine, date and load, row by row.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-RANKS, STEPS, WARM_UP = 4, 6, 2
+RANKS, STEPS, WARM_UP, MEMORY_STEPS = 4, 6, 2, 24
 FOUR_D, OWN, PYTORCH = "4D", "own strategy", "PyTorch"
 SAME_PRODUCTS = {f"{name}, PyTorch's products": name for name in (FOUR_D, OWN)}
 """Ours with `train.gemm_library: pytorch`."""
@@ -216,7 +218,7 @@ def _alone() -> None:
 
 
 def memory(worker: Any, title: str, name: str) -> float:
-    """Megabytes that a rank grows by, at its peak, from before the model is made to after a few steps."""
+    """Megabytes that a rank grows by, at its peak, from before the model is made to after the last step."""
     import resource
     from importlib import import_module
 
@@ -230,7 +232,7 @@ def memory(worker: Any, title: str, name: str) -> float:
     windows()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     step = contestant(title, name)
-    for index in range(4):
+    for index in range(MEMORY_STEPS):
         step(index)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - pages * resource.getpagesize() / 2**20
 
@@ -267,6 +269,21 @@ def in_processes(ranks: int, task: str, **arguments: Any) -> list[Any]:
         pool.close()
 
 
+def grown(title: str, name: str) -> float:
+    """Megabytes of the rank that grows most, in a new program: the C library reads its settings when one starts."""
+    from runtime.launch.heap import heap_environment
+
+    settings = heap_environment(os.environ)
+    os.environ |= settings
+    try:
+        with ProcessPoolExecutor(1, get_context("spawn")) as program:
+            ranks = CONTESTS[title].ranks
+            return max(program.submit(in_processes, ranks, "memory", title=title, name=name).result())
+    finally:
+        for key in settings:
+            del os.environ[key]
+
+
 def row(title: str, rounds: int) -> dict[str, float]:
     """Measure one title."""
     from tests.benchmarks import peers
@@ -280,10 +297,8 @@ def row(title: str, rounds: int) -> dict[str, float]:
             f"{one} / {other}, {how}": round(pick(found[other]) / pick(found[one]), 3) for one, other in contest.pairs
         }
     for name in contest.names:
-        if name in SAME_PRODUCTS:
-            continue
-        grown = in_processes(contest.ranks, "memory", title=title, name=name)
-        made[f"{name}: memory, MB a rank"] = round(max(grown), 1)
+        if name not in SAME_PRODUCTS:
+            made[f"{name}: memory, MB a rank"] = round(grown(title, name), 1)
     return made
 
 

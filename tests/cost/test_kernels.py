@@ -1,7 +1,8 @@
 """Attention and memory-bound kernels: bounds, shares, and published rates."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 from tests.recorder.jobs import JOBS
 from twin.calibrate import fit_attention
 from twin.cost.gemm import gemm_seconds
-from twin.cost.kernels import kernel_seconds, kind_of_work, measured_kind
+from twin.cost.kernels import attention_name, kernel_seconds, kind_of_work, measured_kind
 from twin.description.attention import AttentionForm
 from twin.description.device import Device
 from twin.description.load import load_device, names
 from twin.description.parameter import Parameter
+from twin.engine.report import report
+from twin.engine.simulate import simulate
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Phase
 from twin.strategies.four_d.step import generate
@@ -285,9 +288,52 @@ def test_a_mask_is_read_and_nothing_is_left_out_for_it(form: str, backward: bool
     assert masked.bytes - plain.bytes == 2 * 4096**2 * 2  # once for all heads, two bytes a score
     assert masked.flops == plain.flops
     for device in (DEVICES["a100-sxm4-80gb"], DEVICES["h100-sxm"]):
+        if form == "flash":  # FlashAttention takes no mask
+            plain = replace(plain, form="cutlass" if device.usual_attention == "flash2" else "cudnn")
         times = kernel_seconds(device, masked) / kernel_seconds(device, plain)
         # of a long window a causal kernel computes half
         if form == "plain" and backward:  # the gradient of a sum passes the mask: a kernel less
             assert 0.7 < times < 1.0
         else:
             assert (1.7 < times < 2.0) if form == "flash" else (1.0 < times < 1.5)
+
+
+@pytest.mark.parametrize(
+    ("device", "shape", "kernel"),
+    [
+        ("a100-sxm4-80gb", {}, "flash2"),
+        ("a100-sxm4-80gb", {"mask": True}, "cutlass"),
+        ("a100-sxm4-80gb", {"element_bytes": 4}, "cutlass"),
+        ("a100-sxm4-80gb", {"head_size": 256}, "flash2"),
+        ("a100-sxm4-80gb", {"head_size": 320}, "cutlass"),
+        ("rtx-4090", {"mask": True}, "cutlass"),
+        ("h100-sxm", {}, "cudnn"),
+        ("gh200-96gb", {}, "cudnn"),
+        ("h100-sxm", {"mask": True}, "cudnn"),
+        ("h100-sxm", {"head_size": 192}, "flash2"),
+        ("h100-sxm", {"head_size": 192, "form": "cudnn"}, "cudnn"),
+        ("h200", {"element_bytes": 4}, "cutlass"),
+        ("h100-sxm", {"element_bytes": 4}, "cudnn"),  # whose rates stand for cutlass's, of which there are none
+        ("b200", {"head_size": 256}, "flash2"),
+        ("mi250x-gcd", {"mask": True}, "ck"),
+        ("v100-sxm2-32gb", {"head_size": 256}, "cutlass"),
+        ("cpu-core", {"element_bytes": 4, "mask": True}, "flash"),
+    ],
+)
+def test_attention_is_done_by_the_kernel_that_takes_its_shape(device: str, shape: dict[str, Any], kernel: str) -> None:
+    """As `sdp_utils.cpp` of PyTorch has it."""
+    attention = replace(Attention(2, 4096, 16, 128, "flash"), **shape)
+    assert attention_name(DEVICES[device], attention) == kernel
+
+
+def test_deterministic_and_published_attention_is_not_cudnns(make_job: Any) -> None:
+    """PyTorch has none of cuDNN's that is deterministic, and took none when the 4D algorithm was published."""
+    options: list[dict[str, Any]] = [
+        {},
+        {"attention": "flash2"},
+        {"train": {"deterministic": True}},
+        {"published": True},
+    ]
+    usual, *others = (report(simulate(make_job({"z": 4}, "alps", **each))).compute_seconds for each in options)
+    assert usual < others[0]
+    assert others == pytest.approx([others[0]] * 3)
