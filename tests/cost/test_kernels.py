@@ -328,12 +328,9 @@ def test_attention_is_done_by_the_kernel_that_takes_its_shape(device: str, shape
 
 def test_deterministic_and_published_attention_is_not_cudnns(make_job: Any) -> None:
     """PyTorch has none of cuDNN's that is deterministic, and took none when the 4D algorithm was published."""
-    options: list[dict[str, Any]] = [
-        {},
-        {"attention": "flash2"},
-        {"train": {"deterministic": True}},
-        {"published": True},
-    ]
-    usual, *others = (report(simulate(make_job({"z": 4}, "alps", **each))).compute_seconds for each in options)
-    assert usual < others[0]
+    model = {"layers": 2, "hidden": 4096, "heads": 32, "sequence": 4096, "vocabulary": 1000}
+    named: list[dict[str, Any]] = [{"attention": "flash2"}, {"train": {"deterministic": True}}, {"published": True}]
+    jobs = [make_job({"z": 4}, "alps", model=model, **each) for each in ({}, *named)]
+    usual, *others = (report(simulate(job)).compute_seconds for job in jobs)
+    assert usual < 0.99 * others[0]
     assert others == pytest.approx([others[0]] * 3)
