@@ -179,6 +179,7 @@ def check(job: FsdpJob) -> list[Problem]:
     if job.flavour != "deepspeed":
         remedy = "is of DeepSpeed; leave it out, or set flavour: deepspeed"
         given = [key for key in ONLY_DEEPSPEED if getattr(job, key) not in (None, False)]
+        given += [] if job.all_reduce_buckets else ["all_reduce_buckets"]
         problems += [Problem(key, remedy, getattr(job, key)) for key in given]
     elif not job.reshard_after_forward:
         remedy = "DeepSpeed's ZeRO-3 drops them; for weights that stay use grid {gradients: N}, its ZeRO-2"

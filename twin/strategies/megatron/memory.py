@@ -135,8 +135,7 @@ class Held:
         """What forward passes have left for backward passes to come, at the worst moment, and what one works with."""
         job, local, stages = self.job, self.local, self.pipeline.stages(rank)
         kept = [self._kept(stage) for stage in stages]
-        waiting = [0.0 if stage.first else self._made_again(stage) for stage in stages]  # the first does all at the end
-        sizes, counts = (*kept, *waiting), self._counts(rank)
+        sizes, counts = (*kept, *map(self._made_again, stages)), self._counts(rank)
 
         def most(moments: Counts) -> float:
             return max((sum(n * size for n, size in zip(each, sizes, strict=True)) for each in moments), default=0.0)
@@ -198,9 +197,8 @@ class Held:
         return self._table_bytes - self._kept(stage) if stage.first else 0.0
 
     def _weights_alone(self, stage: Stage) -> float:
-        """Bytes with which a stage makes weights' gradients; the first does the whole backward pass then."""
-        again = self._made_again(stage) if stage.first else 0.0
-        return again + (self._table_bytes if stage.first or stage.last else 0.0)
+        """Bytes with which a stage makes weights' gradients, or has the table's, before they are in their sums."""
+        return self._table_bytes if stage.first or stage.last else 0.0
 
     def _made_again(self, stage: Stage) -> float:
         """Bytes of a block that is computed again, beside what is kept of it.
