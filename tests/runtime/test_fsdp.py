@@ -115,6 +115,7 @@ def test_bf16_is_as_near_to_fp32_as_in_4d(pool: Any) -> None:
         ({"weights": 4}, {"flavour": "deepspeed", "secondary": 2}, r"flavour = 'deepspeed'.*fsdp2"),
         ({"weights": 4}, {"flavour": "fsdp1"}, r"flavour = 'fsdp1'.*fsdp2"),
         ({"weights": 4}, {"separate_reduction_group": False}, r"separate_reduction_group = False.*leave it out"),
+        ({"weights": 4}, {"loss_in_place": False}, r"loss_in_place = False.*leave it out"),
         (
             {"weights": 4},
             {"recompute": True, "recompute_stops_early": True},

@@ -260,6 +260,7 @@ def test_gathers_and_reductions_may_be_one_communicators(grid: dict[str, int]) -
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "shards of others": ({"weight_shards": 2}, r"weight_shards.*flavour: torch"),
     "reduced apart by others": ({"separate_reduction_group": True}, "separate_reduction_group.*flavour: torch"),
+    "losses of others": ({"loss_in_place": False}, "loss_in_place.*flavour: torch"),
     "sent by others": ({"grid": {"pipeline": 2}, "reduces_before_sending": True}, "reduces_before_sending"),
     "shards that do not divide": ({"flavour": "torch", "grid": {"data": 4}, "weight_shards": 3}, "must divide the 4"),
     "one shard": ({"flavour": "torch", "grid": {"data": 4}, "weight_shards": 1}, "more than one of several"),

@@ -232,6 +232,7 @@ def _sharded_keys(run: Run) -> dict[str, Any]:
             "grid": {"data": replicas // z, "weights": z},
             "flavour": "deepspeed" if run.stage == "3" else "fsdp2",
             "separate_reduction_group": False,
+            **({} if run.stage == "3" else {"loss_in_place": False}),
             "waits_for_gathers": run.stage == "3"
             and any(name in str(run.row["source"]) for name in megatron_rows.EARLY),
         }

@@ -63,6 +63,7 @@ def keys(run: Run) -> dict[str, Any]:
         "fused_elementwise": row.get("compile") is True,
         "layers_in_steps": row.get("compile") is not True,
         "separate_reduction_group": False,
+        "loss_in_place": False,
         **RECOMPUTED[kept],
     }
     if run.is_sequence_parallel_alone:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.sharded.refusals import of_one_group
+from runtime.sharded.refusals import of_others
 from twin.description.problems import Problem
 from twin.strategies.fsdp.job import FsdpJob
 
@@ -18,7 +18,7 @@ def refusals(job: FsdpJob) -> list[Problem]:
     if job.recompute_stops_early:
         remedy = "is for simulation; a block runs again whole here: leave it out"
         problems.append(Problem("recompute_stops_early", remedy, True))
-    problems += of_one_group(job.separate_reduction_group)
+    problems += of_others(job.separate_reduction_group, job.loss_in_place)
     if job.grid == "auto":
         return problems
     grid = job.concrete_grid

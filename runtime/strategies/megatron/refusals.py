@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.sharded.refusals import of_one_group
+from runtime.sharded.refusals import of_others
 from twin.description.problems import Problem
 from twin.strategies.megatron.grid import Grid
 from twin.strategies.megatron.job import MegatronJob
@@ -29,7 +29,7 @@ def refusals(job: MegatronJob) -> list[Problem]:
     for key, (trained, why) in FOR_SIMULATION.items():
         if (value := getattr(job, key)) != trained:
             problems.append(Problem(key, f"is for simulation: {why}; leave it out", value))
-    problems += of_one_group(job.separate_reduction_group)
+    problems += of_others(job.separate_reduction_group, job.loss_in_place)
     return problems if job.grid == "auto" else problems + _of_axes(job, job.concrete_grid)
 
 

@@ -88,6 +88,10 @@ class FsdpJob(Job):
     """Gradients are reduced by a communicator of their own, beside gathers. One that does both runs one collective at a
     time: so it is in PyTorch's FSDP, unless `set_separate_reduce_scatter_group` is called (github pytorch, issue 65299
     and pull request 186335), and in DeepSpeed. Absent: true of FSDP2, as it trains here, false of the others."""
+    loss_in_place: StrictBool | None = None
+    """Of FSDP2: logits' gradients take the place of their exponentials, in fp32 of the logits, as they train here
+    (true, and if absent); false: as in programs with PyTorch's own `cross_entropy`, 12 bytes a logit in 16 bits, not 8,
+    and 16 in fp32, not 4."""
     bucket_elements: Positive | None = None
     """Of DeepSpeed: gradients that are reduced together (`reduce_bucket_size`); 5e8 if absent."""
     prefetch_elements: Positive | None = None
@@ -161,6 +165,11 @@ class FsdpJob(Job):
         return self.recompute_stops_early and not self.dropout
 
     @property
+    def copies_logits(self) -> bool:
+        """Whether the loss needs copies of logits and of their gradient in fp32."""
+        return self.flavour != "fsdp2" or self.loss_in_place is False
+
+    @property
     def reduce_bytes(self) -> int:
         """Bytes of a gradient's number on its way."""
         return 4 if self.reduce_precision == "fp32" else self.element_bytes
@@ -176,6 +185,9 @@ ONLY_DEEPSPEED = (
 def check(job: FsdpJob) -> list[Problem]:
     """Return the rules of the strategy that a job breaks."""
     problems = []
+    if job.flavour != "fsdp2" and job.loss_in_place:
+        remedy = "is how FSDP2 trains here; leave it out, or set flavour: fsdp2"
+        problems.append(Problem("loss_in_place", remedy, True))
     if job.flavour != "deepspeed":
         remedy = "is of DeepSpeed; leave it out, or set flavour: deepspeed"
         given = [key for key in ONLY_DEEPSPEED if getattr(job, key) not in (None, False)]

@@ -31,7 +31,7 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
         "weights": float((FP32_BYTES if fsdp else e) * weights),
         "gradients": float(wide * gradients + (unreduced * total if whole else 0)),
         "optimizer": float((MOMENTS_BYTES + master) * own),
-        "activations": activation_bytes(_computed(step), step.shapes, loss_in_place=False),
+        "activations": activation_bytes(_computed(step), step.shapes, loss_in_place=not job.copies_logits),
         "gathered weights": _gathered(step),
         "buffers": _buffers(step),
     }

@@ -39,7 +39,7 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
 def _only_torch(job: MegatronJob) -> list[Problem]:
     remedy = "is of PyTorch's fully_shard; leave it out, or set flavour: torch"
     given = [key for key in ONLY_TORCH if getattr(job, key)]
-    given += [] if job.separate_reduction_group is None else ["separate_reduction_group"]
+    given += [key for key in ("separate_reduction_group", "loss_in_place") if getattr(job, key) is not None]
     return [Problem(key, remedy, getattr(job, key)) for key in given]
 
 

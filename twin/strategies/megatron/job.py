@@ -76,6 +76,10 @@ class MegatronJob(Job):
     """Of flavour torch: gradients are reduced by a communicator of their own, beside gathers, as they train here (true,
     and if absent); false: by that which gathers weights, one collective at a time, as in PyTorch unless
     `set_separate_reduce_scatter_group` is called (github pytorch, issue 65299 and pull request 186335)."""
+    loss_in_place: StrictBool | None = None
+    """Of flavour torch: gradients take the place of exponentials of logits, in fp32 of logits, as they train here, and
+    if absent; false: as in programs with PyTorch's own `cross_entropy`, 12 bytes a logit in 16 bits, not 8, and 16 in
+    fp32, not 4."""
     reduces_before_sending: StrictBool = False
     """Of flavour torch with a pipeline: a stage's gradients are reduced inside its last backward pass, before that
     pass's message leaves, as in PyTorch of 2024 (recalled; 2.13 sends first), whose passes gather weights under all

@@ -177,7 +177,8 @@ class Held:
         if not stage.last:
             return 0.0
         torch = job.flavour == "torch"
-        peak = work.loss_bytes(job, local.tokens, local.vocabulary, in_place=torch)
+        in_place = torch and job.loss_in_place is not False
+        peak = work.loss_bytes(job, local.tokens, local.vocabulary, in_place=in_place)
         if not torch:
             return peak
         logits = float(job.element_bytes * local.tokens * local.vocabulary)
