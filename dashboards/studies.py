@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from dashboards.catalog import Catalog, Entry
 from twin.description.problems import DescriptionError, fail, from_pydantic
-from twin.strategies import named, names
 from twin.studies.derived import Effect, Row, effects
 from twin.studies.description import Study
 from twin.studies.objective import feasible
@@ -109,15 +108,12 @@ def _row(label: str, raw: dict[str, Any]) -> Row:
     if "step_seconds" in row:
         if row["step_seconds"] <= 0:
             raise fail(f"{label}: step_seconds", "must be more than 0", row["step_seconds"])
-        _need(label, row, ("ranks", *_axes(row), "micro_sequences"), int)
+        axes = [key for key in row if key.startswith(GRID)]  # those of size 1 may be left out
+        _need(label, row, ("ranks", *axes, "micro_sequences"), int)
+        if math.prod(row[axis] for axis in axes) != row["ranks"]:
+            raise fail(f"{label}: {GRID}*", "sizes of axes do not make the ranks; write the study again", row["ranks"])
         _need(label, row, ("hardware_percent_of_peak",), float)
     return row
-
-
-def _axes(row: Row) -> list[str]:
-    """Return the columns of a grid's axes: of the strategy that has most of those that are there."""
-    every = [[f"{GRID}{axis}" for axis in named(name).axes] for name in names()]
-    return max(every, key=lambda axes: (sum(key in row for key in axes), -len(axes)))
 
 
 def _need(label: str, row: Row, keys: tuple[str, ...], kind: type) -> None:

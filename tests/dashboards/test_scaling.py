@@ -18,8 +18,11 @@ from dashboards.pages.scaling import PAGE, effect_rows, opened, summary_of, tabl
 from dashboards.settings import Settings
 from tests.dashboards.serving import EVIL
 from tests.dashboards.test_pages import text_of
+from tests.studies.studies_files import TINY, write_study
 from twin.description.problems import DescriptionError
 from twin.strategies import named, names
+from twin.studies.results import results_of, write_results
+from twin.studies.run import Where, run_study
 
 WEAK = {"study": "weak_scaling", "job": {}, "vary": {"ranks": [8, 16]}}
 SWEEP = {"study": "sweep", "job": {}, "vary": {"ranks": [8, 16], "recompute": [True, False]}}
@@ -177,7 +180,8 @@ def test_names_of_strangers_stay_text(tmp_path):
         [point(1, 8, 1.0) | {"ranks": "8"}],
         [point(1, 8, 1.0) | {"step_seconds": float("nan")}],
         [point(1, 8, 1.0) | {"step_seconds": -1.0}],
-        [point(1, 8, 1.0) | {"grid_z": None}],
+        [point(1, 8, 1.0) | {"grid_data": None}],
+        [point(1, 8, 1.0) | {"grid_data": 4}],
         [point(1, 8, 1.0) | {"reason": 7}],
     ],
 )
@@ -244,3 +248,23 @@ def test_the_median_of_two_errors_lies_between_them(tmp_path):
     measured = {"measured_step_seconds": 1.0, "measured_source": "log"}
     rows = [point(1, 8, 1.04, error=0.04, **measured), point(2, 16, 0.8, error=-0.2, **measured)]
     assert "the median error is 12.0 %" in summary_of(opened(*written(tmp_path, WEAK, rows)))
+
+
+GRIDS = {
+    "ddp": {"data": 8},
+    "four_d": {"data": 2, "z": 2, "y": 2},
+    "fsdp": {"data": 2, "weights": 4},
+    "megatron": {"pipeline": 2, "data": 4},
+}
+
+
+@pytest.mark.parametrize("strategy", names())
+def test_a_study_of_every_strategy_is_shown_as_it_was_written(tmp_path, strategy):
+    """A grid leaves out axes that it does not have to say: FSDP's has no tensor."""
+    keys = {"strategy": strategy, "ranks": 8, "grid": GRIDS[strategy], "batch": {"sequences": 16, "micro_sequences": 1}}
+    study = write_study(tmp_path, job=TINY | keys, vary={"model.layers": [2, 4]})
+    run = run_study(study, tmp_path / "runs" / "study", Where())
+    write_results(results_of(run))
+    context = PageContext(Settings(tmp_path / "runs"), Catalog(tmp_path / "runs"))
+    query = {"run": context.catalog.entries()[0].name}
+    assert "2 of 2 points are possible" in text_of(PAGE.shown(context, query))
