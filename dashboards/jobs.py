@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +10,7 @@ from twin.compare.jobs import work_of
 from twin.description.problems import DescriptionError
 
 Key = tuple[str, ...]
-PLACE = ("machine", "library", "stragglers", "slowest_device")
+SLOWS = ("library", "stragglers", "slowest_device")
 MAX_WORDS = 80
 """Letters of a name that may come from a stranger."""
 
@@ -72,45 +71,51 @@ def work_key(entry: Entry) -> Key:
     return tuple(f"{key} {value!r}" for key, value in sorted(keys.items()) if key != "job.model.name")
 
 
-def place_key(entry: Entry) -> str:
-    """Return where a run's ranks work: machine, library and what slows devices, which no pair needs to have in common.
+def place_of(entry: Entry) -> dict[str, Any]:
+    """Return where a run's ranks work: its machine by name, and what slows devices or does their work.
 
-    A job may be predicted for a machine that was calibrated after it was measured, or for one that nobody has.
+    A pair need not have it in common: a job may be predicted for a machine that was calibrated after it was measured,
+    or for one that nobody has. Numbers of a machine may be corrected; one that `--set` changes has another name.
     """
     job = job_in(entry)
-    return json.dumps({key: job.get(key) for key in PLACE}, sort_keys=True, default=str)
+    train = job.get("train")
+    library = train.get("gemm_library") if isinstance(train, dict) else None
+    return {"machine": machine_of(job), **{key: job.get(key) for key in SLOWS}, "train.gemm_library": library}
 
 
-def nearest(entry: Entry, others: Iterable[Entry]) -> Entry | None:
-    """Return the newest of other runs of the same work: of the same place, if there is one."""
-    newest_first = sorted(others, key=lambda other: -other.changed)
-    place = place_key(entry)
-    there = (other for other in newest_first if place_key(other) == place)
-    return next(there, newest_first[0] if newest_first else None)
+def nearest_first(entry: Entry, others: Iterable[Entry]) -> list[Entry]:
+    """Return other runs of the same work: those of the same place first, the newest of each first."""
+    place = place_of(entry)
+    return sorted(others, key=lambda other: (place_of(other) != place, -other.changed))
 
 
 def elsewhere(predicted: Entry, measured: Entry) -> str:
-    """Say for which place a run was predicted, if it was measured in another; else nothing."""
-    if place_key(predicted) == place_key(measured):
-        return ""
-    there, here = (machine_of(job_in(entry)) for entry in (predicted, measured))
-    return f"predicted for {there}, measured on {here}" if there != here else f"{here} described in another way"
+    """Say what the places of a prediction and a measurement have not in common; else nothing."""
+    there, here = place_of(predicted), place_of(measured)
+    if there["machine"] != here["machine"]:
+        return f"predicted for {there['machine']}, measured on {here['machine']}"
+    apart = [key for key in there if there[key] != here[key]]
+    return f"predicted with other {', '.join(apart)}" if apart else ""
 
 
 def partners(entries: Iterable[Entry]) -> dict[str, Entry]:
     """Return for each predicted run the nearest measured one of the same job, and the other way round, by name."""
-    alike: dict[Key, list[Entry]] = {}
-    keys: dict[str, Key] = {}
+    newest: dict[tuple[Key, str, str], Entry] = {}
+    """By work, kind and place; by work and kind where that is empty."""
+    keys: dict[str, tuple[Key, str]] = {}
     known = [entry for entry in entries if entry.kind in ("predicted", "measured")]
-    for entry in known:
+    for entry in sorted(known, key=lambda e: e.changed):
         if key := key_of(entry):
-            keys[entry.name] = key + work_key(entry)
-            alike.setdefault(keys[entry.name], []).append(entry)
+            work, place = key + work_key(entry), repr(place_of(entry))
+            keys[entry.name] = work, place
+            for where in (place, ""):
+                newest[work, str(entry.kind), where] = entry
     found = {}
     for entry in known:
-        same = alike.get(keys.get(entry.name, ()), [])
-        other = nearest(entry, (one for one in same if one.kind != entry.kind))
-        if other is not None:
+        if entry.name not in keys:
+            continue
+        (work, place), kind = keys[entry.name], "measured" if entry.kind == "predicted" else "predicted"
+        if other := newest.get((work, kind, place)) or newest.get((work, kind, "")):
             found[entry.name] = other
     return found
 

@@ -97,7 +97,8 @@ def along(record: Record, by: str) -> Floats:
         return done
     # a line stands for all steps since the one before (`log_every`), in the mean; who watches may begin anywhere
     steps = np.maximum(np.diff(done, prepend=0.0), 0.0)
-    steps[:1] = np.minimum(steps[:1], steps[1:2]) if len(steps) > 1 else steps[:1]
+    if record.watched:
+        steps[:1] = 1.0
     return np.asarray(np.nancumsum(np.frombuffer(record.columns["seconds"]) * steps) / 3600)
 
 

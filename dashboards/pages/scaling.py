@@ -86,7 +86,7 @@ def summary_of(found: Opened) -> str:
     words = f"{study.study.replace('_', ' ').capitalize()}: {len(done):,} of {len(found.rows):,} points are possible"
     unfit = sum("step_seconds" in row for row in found.rows) - len(done)
     words += f"; {unfit:,} more do not fit into memory." if unfit else "."
-    if not done:
+    if not done and study.study != "sensitivity":
         return words
     if study.study == "sensitivity":
         first = next(iter(found.effects), None)
@@ -110,7 +110,7 @@ def summary_of(found: Opened) -> str:
             + ", ".join(f"{key} {_said(best[key])}" for key in study.varied if key in best)
             + "."
         )
-    errors = [abs(row["error"]) for row in done if isinstance(row.get("error"), float)]
+    errors = [abs(row["error"]) for row in found.rows if isinstance(row.get("error"), float)]
     if errors:
         middle = f"{100 * statistics.median(errors):.1f} %."
         many = f"{len(errors)} measured points the median error is"
@@ -129,7 +129,7 @@ def _listed(found: Opened) -> str:
 
 
 def _facts(found: Opened) -> list[Component]:
-    sources = list(dict.fromkeys(str(row["measured_source"]) for row in found.done if row.get("measured_source")))
+    sources = list(dict.fromkeys(str(row["measured_source"]) for row in found.rows if row.get("measured_source")))
     said = [f"Measured: {', '.join(sources[:5])}."] if sources else []
     if found.study.seeds > 1:
         draws = found.study.seeds

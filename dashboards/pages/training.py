@@ -16,7 +16,7 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
 from dashboards.figures.training import PANELS, Curve, panel
-from dashboards.jobs import elsewhere, grid_words, job_in, key_of, machine_of, nearest, work_key
+from dashboards.jobs import grid_words, job_in, key_of, machine_of, nearest_first, work_key
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.parts import card, graph, reasons, table
 from dashboards.query import query_of
@@ -206,10 +206,12 @@ def predicted_rate(context: PageContext, entry: Entry, entries: list[Entry]) -> 
     described = replace(entry, head=dict(run_of(context.catalog, entry)))
     key, work = key_of(described), work_key(described)
     alike = (one for one in entries if one.kind == "predicted" and key and key_of(one) == key)
-    other = nearest(described, (one for one in alike if not work or work_key(one) == work))
+    ordered = nearest_first(described, alike)
+    other = next((one for one in ordered if not work or work_key(one) == work), None)
     if other is None:
         return None, ""
-    where = machine_of(job_in(other)) if elsewhere(other, described) else ""
+    where = machine_of(job_in(other))
+    where = "" if where == machine_of(job_in(described)) else where
     figures = other.head.get("figures")
     said = figures.get("tokens_per_second") if isinstance(figures, dict) else None
     step = figures.get("step_seconds") if isinstance(figures, dict) else None

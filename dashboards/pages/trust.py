@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Floats, events_of, step_seconds
 from dashboards.figures.parity import errors_by_size, parity
-from dashboards.jobs import elsewhere, grid_words, job_in, machine_of, model_of, nearest, work_key
+from dashboards.jobs import elsewhere, grid_words, job_in, machine_of, model_of, nearest_first, work_key
 from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
@@ -187,10 +187,10 @@ def both_ways(catalog: Catalog) -> list[Both]:
     found = []
     for (name, *_), ways in alike.items():
         measured = max(ways.get("measured", []), key=lambda entry: entry.changed, default=None)
-        predicted = nearest(measured, ways.get("predicted", [])) if measured else None
-        if measured and predicted:
-            steps = [step_seconds(catalog, entry) or 0.0 for entry in (predicted, measured)]
-            found.append(Both(name, _work(predicted, measured), *steps))
+        ordered = nearest_first(measured, ways.get("predicted", [])) if measured else []
+        if measured and ordered:
+            steps = [step_seconds(catalog, entry) or 0.0 for entry in (ordered[0], measured)]
+            found.append(Both(name, _work(ordered[0], measured), *steps))
     return found
 
 

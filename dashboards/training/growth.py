@@ -85,8 +85,6 @@ def grown(before: Seen, now: Seen, curves: Sequence[Curve], by: str) -> dict[str
         return None
     if any(old[2] != new[2] or old[1] > new[1] for old, new in zip(before.curves, now.curves, strict=True)):
         return None
-    if _by(now.files) == "hours" and any(old[1] < 2 for old in before.curves):
-        return None  # where the first line stands, the second says
     marked = any(old[3] != new[3] for old, new in zip(before.curves, now.curves, strict=True))
     points: dict[str, list[list[Any]]] = {}
     for number, (curve, old) in enumerate(zip(curves, before.curves, strict=True)):

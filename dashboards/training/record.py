@@ -61,6 +61,8 @@ class Record:
     """(from step, to step) of each time that the run went back to a checkpoint."""
     why: list[str] = field(default_factory=list)
     """The reason of each."""
+    watched: bool = False
+    """Whether another program wrote it, whose first step may be any."""
     bad_lines: int = 0
     read_bytes: int = 0
     inode: int = 0
@@ -173,6 +175,7 @@ class Reader:
                 record = _read_on(record, path, entry.label)
             except OSError as error:
                 raise fail(f"{entry.label}/{METRICS}", f"cannot be read: {error.strerror}") from None
+            record.watched = entry.kind == "watch"
             if (record.inode, record.read_bytes) != (given.inode, given.read_bytes):
                 given = record.as_it_is()
             self._records[entry.name] = record, given

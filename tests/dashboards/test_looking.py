@@ -300,3 +300,21 @@ def test_a_prediction_for_another_machine_is_told_apart(tmp_path):
     assert "perlmutter" in by_label["what if"]
     [both] = both_ways(catalog)
     assert both.work.endswith("of laptop")
+
+
+def test_a_machine_is_the_same_by_its_name(tmp_path):
+    """Its numbers are corrected, and the newest prediction for it is the one; a slow rank is something else."""
+    write(tmp_path / "measured", "measured", table(by_hand_measured()))
+    slow = {**JOB, "stragglers": [{"rank": 1, "slowdown": 2}]}
+    write(tmp_path / "slow", "predicted", table(by_hand_predicted()), job=slow)
+    catalog = Catalog(tmp_path)
+    [row] = [row for row in rows_of(catalog, catalog.entries(), None) if row["label"] == "slow"]
+    assert row["partner"] == "measured (predicted with other stragglers)"
+    manifest = tmp_path / "slow" / "manifest.json"
+    said = json.loads(manifest.read_text())
+    said["job"]["stragglers"] = []
+    said["job"]["machine"]["device"]["memory"] = "1 GB"
+    manifest.write_text(json.dumps(said))
+    catalog = Catalog(tmp_path)
+    [row] = [row for row in rows_of(catalog, catalog.entries(), None) if row["label"] == "slow"]
+    assert row["partner"] == "measured"

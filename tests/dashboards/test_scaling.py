@@ -245,8 +245,9 @@ def test_what_does_not_fit_is_neither_possible_nor_fastest(tmp_path):
 
 
 def test_the_median_of_two_errors_lies_between_them(tmp_path):
+    """One of a point that the twin says cannot be, and that was measured, counts above all."""
     measured = {"measured_step_seconds": 1.0, "measured_source": "log"}
-    rows = [point(1, 8, 1.04, error=0.04, **measured), point(2, 16, 0.8, error=-0.2, **measured)]
+    rows = [point(1, 8, 1.04, error=0.04, **measured), point(2, 16, 0.8, error=-0.2, memory_fits=False, **measured)]
     assert "the median error is 12.0 %" in summary_of(opened(*written(tmp_path, WEAK, rows)))
 
 

@@ -322,7 +322,11 @@ def test_hours_are_those_of_all_steps_not_of_those_that_were_written():
     for step in range(9, 100, 10):
         record.take(json.dumps(step_line(step, 2.0, seconds=36.0)).encode())
     assert along(record, "hours").tolist() == pytest.approx([0.1 * n for n in range(1, 11)])
-    watched = Record()
+    short = Record()
+    for step in (9, 14):  # the last line of 15 steps
+        short.take(json.dumps(step_line(step, 2.0, seconds=360.0)).encode())
+    assert along(short, "hours").tolist() == pytest.approx([1.0, 1.5])
+    watched = Record(watched=True)
     for step in range(1000, 1010):  # who watches begins anywhere
         watched.take(json.dumps(step_line(step, 2.0, seconds=3600.0)).encode())
     assert along(watched, "hours").tolist() == pytest.approx(list(range(1, 11)))

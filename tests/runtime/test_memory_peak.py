@@ -133,6 +133,7 @@ PIPELINES: dict[str, dict[str, Any]] = {
     "zb_v": {"schedule": "zb_v", "chunks": 2},
     "zb_v, recomputed": {"schedule": "zb_v", "chunks": 2, "recompute": True},
     "dualpipe_v": {"schedule": "dualpipe_v", "chunks": 2},
+    "dualpipe_v, recomputed": {"schedule": "dualpipe_v", "chunks": 2, "recompute": True},
 }
 STAGES = 4
 

@@ -18,7 +18,7 @@ from twin.description.load import with_value
 from twin.description.problems import DescriptionError
 from twin.strategies import load_job
 from twin.studies.description import MAX_POINTS, load_study
-from twin.studies.measured import check_measured
+from twin.studies.measured import own_measured
 from twin.studies.points import points_of
 
 AT_ONE = [{"at": {"seed": 1}, "step_seconds": 1.0, "source": "log"}]
@@ -26,7 +26,7 @@ BANDWIDTHS = {"machine.nic.bandwidth": ["10 GB/s", "20 GB/s"]}
 
 
 def check(loaded, folder):
-    check_measured(loaded.study.measured, points_of(loaded, folder))
+    own_measured(loaded.study.measured, points_of(loaded, folder))
 
 
 def refused(path, **load):
@@ -142,11 +142,6 @@ def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
         ({"vary": {"seed": [1]}, "x": "ranks"}, "x", "does not vary"),
         ({"vary": {"seed": [1]}, "set": {"modl": 1}}, "modl", "did you mean 'model'"),
         ({"vary": {"seed": [1]}, "seeds": 5}, "seeds", "engine: ranks"),
-        (
-            {"vary": {"seed": [1]}, "engine": "ranks", "objective": "energy_joules_per_token"},
-            "objective",
-            "use engine: folded",
-        ),
         ({"study": "weak_scaling", "vary": {"seed": [1]}}, "vary", "vary ranks"),
         ({"study": "target", "vary": {"seed": [1]}}, "target", "missing"),
         ({"study": "target", "vary": {"seed": [1]}, "target": {"tokens": "2 T"}}, "target.tokens", "tokens"),
@@ -170,6 +165,7 @@ def test_scaling_chooses_grids_and_sweeps_keep_them(tmp_path):
             "name it by recompute too",
         ),
         ({"vary": {"seed": [1, 2]}, "measured": measured_at({})}, "measured.0.at", "is 2 of"),
+        ({"vary": {"seed": {"a": 1, "b": 2}}, "measured": measured_at({"seed": 3})}, "measured.0.at", "seed: a, b"),
         (
             {"vary": {"seed": [1]}, "measured": [*measured_at({"seed": 1}), *measured_at({"seed": 1})]},
             "measured.1.at",
@@ -235,3 +231,13 @@ def test_what_is_trained_on_is_named_from_anywhere_and_is_no_part_of_the_points(
     assert before.base["train"]["data"] == str(tmp_path / "text.yaml")
     (tmp_path / "text.yaml").write_text("- others", encoding="utf-8")
     assert load_study(study).digest == before.digest
+
+
+def test_a_measured_point_is_named_by_value_or_by_name_and_the_exact_one_is_meant(tmp_path):
+    points = [{"ranks": 16}, {"ranks": 16, "seed": 1}]
+    loaded = load_study(write_study(tmp_path, points=points, measured=measured_at({"ranks": 16})))
+    assert list(own_measured(loaded.study.measured, points_of(loaded, tmp_path))) == [1]
+    named = {"ranks": {"small": 16, "large": 32}}
+    for at in ({"ranks": 32}, {"ranks": "large"}):
+        loaded = load_study(write_study(tmp_path, vary=named, measured=measured_at(at)))
+        assert list(own_measured(loaded.study.measured, points_of(loaded, tmp_path))) == [2]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ from pydantic import ValidationError, create_model
 from twin.description.grid import GridSpec
 from twin.description.job import DEFAULT_STRATEGY, Job
 from twin.description.problems import DescriptionError, Problem, did_you_mean, from_pydantic
-from twin.description.spec import Spec
+from twin.description.spec import Spec, leaves
 from twin.schedule.communicator import Role
 from twin.strategies import named, names
 
@@ -66,7 +66,7 @@ def work_of(manifest: Mapping[str, Any], origin: str) -> Work:
     # who does what does not depend on the machine
     strategy, fields = named(str(work.strategy)), {key: getattr(work, key) for key in work.model_fields_set}
     roles = strategy.roles(strategy.options.model_construct(**fields))
-    return Work(work.grid, dict(_leaves(work.model_dump(mode="json"), "job")), roles)
+    return Work(work.grid, dict(leaves(work.model_dump(mode="json"), "job")), roles)
 
 
 def differences(first: Work, second: Work) -> list[Problem]:
@@ -77,11 +77,3 @@ def differences(first: Work, second: Work) -> list[Problem]:
         for key in {**ours, **theirs}
         if key != "job.model.name" and ours.get(key) != theirs.get(key)
     ]
-
-
-def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _leaves(item, f"{path}.{key}")
-    else:
-        yield path, value

@@ -74,7 +74,8 @@ class Job(Spec):
     recompute: StrictBool = True
     """Activation checkpointing of every block."""
     attention: AttentionForm = "flash"
-    """flash: no score matrix in memory, by the kernel that is usual on the device, or by the one named
+    """flash: no score matrix in memory, by the kernel that is usual on the device (or, where that takes no such shape,
+    mask or type, by the one that PyTorch takes then: `twin.cost.kernels`), or by the one named
     (FlashAttention 1 to 3, its first and second version in Triton, cuDNN's, AMD's CK, xformers' cutlass),
     whose rates are measured one by one; fused_softmax: one kernel between two batched products
     (Megatron's); plain: a kernel each for scale, mask and softmax. Ranks of `megatron`, flavour torch, that share
@@ -122,7 +123,8 @@ class Job(Spec):
     """Of all that is random: device speeds, jitter and noise of the all-ranks engine; in the runtime
     weights, dropout and the order of samples."""
     train: Train = Train()
-    """For the runtime: data, optimizer, steps, checkpoints. The twin reads by whom it lets CPUs multiply."""
+    """For the runtime: data, optimizer, steps, checkpoints. The twin reads how it multiplies, and if it is
+    deterministic."""
 
     @field_serializer("train")
     def _train_as_given(self, train: Train, info: SerializationInfo) -> dict[str, Any]:

@@ -6,6 +6,7 @@ and takes `25 GB/s`; if the field is a `Parameter`, also kind and source.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, field_validator
@@ -19,6 +20,19 @@ from twin.description.units import parse_quantity, split_name
 def yaml_key(name: str) -> str:
     """Return the YAML key of a field: its name without the unit."""
     return split_name(name)[0]
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield all values below a mapping of mappings, each with its dotted path.
+
+    >>> dict(leaves({"grid": {"z": 4}, "ranks": 8}))
+    {'grid.z': 4, 'ranks': 8}
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from leaves(item, f"{path}.{key}" if path else key)
+    else:
+        yield path, value
 
 
 class Spec(BaseModel):

@@ -25,9 +25,9 @@ Mask = Literal["hash", "hash_table", "static", "random"]
 """How targets are chosen that the Goldfish loss drops; see `runtime.data.goldfish`."""
 
 
-PREDICTED = ("gemm_library", "deterministic")
-"""Keys on which predictions depend: on CPUs each library has rates of its own, and not every kernel of attention is
-deterministic."""
+PREDICTED = ("gemm_library", "gemm_modes", "deterministic")
+"""Keys on which predictions depend: on CPUs each library has rates of its own; products are tuned or not; and not every
+kernel of attention is deterministic."""
 
 
 def without_training(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, Problem, fail
+from twin.description.spec import leaves
 from twin.description.train import without_training
 from twin.engine.report import Report, as_json, report
 from twin.engine.simulate import Engine, Simulation, simulate
@@ -19,7 +20,7 @@ from twin.strategies import load_job
 PRICED = frozenset(
     (
         *("name", "machine", "library", "train", "seed", "slowest_device", "stragglers", "placement", "degraded"),
-        *("power_cap_watts", "energy", "kernel_tuning", "cuda_graphs", "profiler"),
+        *("power_cap_watts", "energy", "kernel_tuning", "published", "cuda_graphs", "profiler"),
     )
 )
 """Keys of a job that decide how long recorded ops take, or what they cost, not which ops there are."""
@@ -71,20 +72,27 @@ def replay(path: Path, job: Path | None, machine: str | None, overrides: Sequenc
         remedy = f"the schedule was recorded on {recording.mesh}; record it again for another"
         raise fail("grid", remedy, str(settled.grid))
     if recording.job is not None:
-        _refuse_other_work(settled, load_job(own))
+        _refuse_other_work(settled, _own_job(own, path))
     simulation = simulate(settled, engine=engine, schedule=recording.schedule)
     return Replay(simulation, report(simulation), described)
 
 
+def _own_job(own: dict[str, Any], path: Path) -> Job:
+    """Read a recording's own job; what is wrong with it is told as the recording's."""
+    try:
+        return load_job(own)
+    except DescriptionError as error:
+        raise DescriptionError(error.problems, f"{path}: job") from None
+
+
 def _refuse_other_work(job: Job, recorded: Job) -> None:
     """Refuse a job whose ops, memory or tokens are not those of the recording: its figures would be of neither."""
-    ours, theirs = (each.model_dump(mode="json", exclude={*PRICED, "grid"}) for each in (job, recorded))
-    for each in (ours, theirs):
-        each["model"].pop("name", None)
+    both = (each.model_dump(mode="json", exclude={*PRICED, "grid"}) for each in (job, recorded))
+    ours, theirs = (dict(leaves(each)) for each in both)
     problems = [
-        Problem(key, "is not that of the recording; record it again, or leave it as it was", ours.get(key))
+        Problem(key, f"is {theirs.get(key)!r} in the recording; record it again, or leave it so", ours.get(key))
         for key in {**ours, **theirs}
-        if ours.get(key) != theirs.get(key)
+        if key != "model.name" and ours.get(key) != theirs.get(key)
     ]
     if problems:
         raise DescriptionError(problems)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from twin.studies.description import Study, Target
-from twin.studies.measured import measured_columns
+from twin.studies.measured import measured_columns, own_measured
 from twin.studies.objective import feasible
 from twin.studies.points import Label
 from twin.studies.run import StudyRun
@@ -28,7 +28,7 @@ def rows_of(run: StudyRun) -> list[Row]:
     """One flat row for each point: what varies, status, figures, and what follows from them."""
     study = run.loaded.study
     known = {key for answer in run.answers.values() for key in answer["figures"]}
-    rows = []
+    rows, measured = [], own_measured(study.measured, run.points)
     for point in run.points:
         answer = run.answers[point.number]
         figures = answer["figures"]
@@ -40,7 +40,7 @@ def rows_of(run: StudyRun) -> list[Row]:
                 row |= {f"{key}{NAMED}": row[key], key: value}
         row |= {key: value for key, value in figures.items() if key not in row}
         if figures:
-            row |= measured_columns(study.measured, point, figures)
+            row |= measured_columns(measured, point, figures)
             if study.target is not None:
                 row |= to_target(study.target, figures)
         rows.append(row)

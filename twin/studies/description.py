@@ -152,8 +152,6 @@ class Study(Spec):
         problems += [f"points.{i}: is empty; give it keys" for i, p in enumerate(self.points) if not p]
         if self.seeds > 1 and self.engine != "ranks":
             problems.append("seeds: is for engine: ranks; the other engines draw nothing")
-        if self.objective == "energy_joules_per_token" and self.engine == "ranks":
-            problems.append("objective: energy_joules_per_token is not known with engine: ranks; use engine: folded")
         if self.study == "target" and self.target is None:
             problems.append("target: missing; give target: {tokens: …}")
         if self.study in {"weak_scaling", "strong_scaling"} and "ranks" not in self.varied:

@@ -18,45 +18,63 @@ SEQUENCE = 2048
 
 
 def measured_columns(
-    measured: Literal["published"] | Sequence[Measured], point: Point, figures: Mapping[str, Any]
+    measured: Literal["published"] | Mapping[int, Measured], point: Point, figures: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the columns of the measured point that belongs to a predicted one, if there is one."""
-    if measured == "published":
+    if isinstance(measured, str):
         return _published(point, figures)
-    for one in measured:
-        if isinstance(one, Measured) and _is_at(one, point):
-            return _columns(one.step_seconds, one.source, one.note, figures)
-    return {}
+    one = measured.get(point.number)
+    return {} if one is None else _columns(one.step_seconds, one.source, one.note, figures)
 
 
-def check_measured(measured: Literal["published"] | Sequence[Measured], points: Sequence[Point]) -> None:
-    """Refuse a measured point of a study that names none of its points, or several: DescriptionError names it."""
+def own_measured(
+    measured: Literal["published"] | Sequence[Measured], points: Sequence[Point]
+) -> Literal["published"] | dict[int, Measured]:
+    """Return the measured points of a study by the number of the point that each is.
+
+    Raises DescriptionError for one that names none of the points, or several.
+    """
+    if isinstance(measured, str):
+        return measured
     problems: list[Problem] = []
     taken: dict[int, int] = {}
     varied = list(dict.fromkeys(key for point in points for key in point.labels))
-    for number, one in enumerate(measured if not isinstance(measured, str) else ()):
+    for number, one in enumerate(measured):
         where, unknown = f"measured.{number}.at", [key for key in one.at if key not in varied]
         if unknown:
             for key in unknown:
                 hint = did_you_mean(key, varied) if varied else "nothing does"
                 problems.append(Problem(f"{where}.{key}", f"is no key that varies; {hint}", one.at[key]))
             continue
-        found = [point.number for point in points if _is_at(one, point)]
+        found = [point for point in points if all(_has(point, key, value) for key, value in one.at.items())]
+        whole = [point for point in found if set(point.labels) == set(one.at)]
+        found = whole if len(whole) == 1 else found
         if len(found) != 1:
-            several = f"; name it by {', '.join(key for key in varied if key not in one.at)} too" if found else ""
-            problems.append(
-                Problem(where, f"is {len(found) or 'none'} of the study's points, not one{several}", one.at)
-            )
-        elif found[0] in taken:
-            problems.append(Problem(where, f"names the point of measured.{taken[found[0]]}; give one of them", one.at))
+            problems.append(Problem(where, f"{_count(found)}{_remedy(one, points, found, varied)}", one.at))
+        elif (point := found[0].number) in taken:
+            problems.append(Problem(where, f"names the point of measured.{taken[point]}; give one of them", one.at))
         else:
-            taken[found[0]] = number
+            taken[point] = number
     if problems:
         raise DescriptionError(problems)
+    return {point: measured[number] for point, number in taken.items()}
 
 
-def _is_at(one: Measured, point: Point) -> bool:
-    return all(key in point.labels and point.labels[key] in (value, label(value)) for key, value in one.at.items())
+def _has(point: Point, key: str, value: Any) -> bool:
+    """Tell whether a point has this value of a key, or one that is called so."""
+    return key in point.labels and (point.labels[key] in (value, label(value)) or point.values.get(key) == value)
+
+
+def _count(found: Sequence[Point]) -> str:
+    return f"is {len(found) or 'none'} of the study's points, not one"
+
+
+def _remedy(one: Measured, points: Sequence[Point], found: Sequence[Point], varied: Sequence[str]) -> str:
+    if found:
+        rest = [key for key in varied if key not in one.at]
+        return f"; name it by {', '.join(rest)} too" if rest else "; these are equal"
+    there = {key: list(dict.fromkeys(str(p.labels[key]) for p in points if key in p.labels)) for key in one.at}
+    return "; there are " + "; ".join(f"{key}: {', '.join(values[:8])}" for key, values in there.items())
 
 
 def _published(point: Point, figures: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,8 +144,9 @@ class FourDJob(Job):
 
     @property
     def tunes_products(self) -> bool:
-        """Whether the fastest mode of each product is taken."""
-        return self.kernel_tuning
+        """Whether the fastest mode of each product is taken, as `train.gemm_modes` says of GPUs."""
+        wanted = self.train.gemm_modes
+        return wanted == "tuned" or (wanted == "auto" and self.kernel_tuning and not self.train.deterministic)
 
     @property
     def recomputed_layers(self) -> int:

@@ -188,6 +188,8 @@ def check(job: FsdpJob) -> list[Problem]:
     if job.flavour != "fsdp2" and job.loss_in_place:
         remedy = "is how FSDP2 trains here; leave it out, or set flavour: fsdp2"
         problems.append(Problem("loss_in_place", remedy, True))
+    if job.loss_in_place is False and job.loss_rows is not None:
+        problems.append(Problem("loss_in_place", "is of all logits at once; leave it out, or loss_rows", False))
     if job.flavour != "deepspeed":
         remedy = "is of DeepSpeed; leave it out, or set flavour: deepspeed"
         given = [key for key in ONLY_DEEPSPEED if getattr(job, key) not in (None, False)]

@@ -27,6 +27,8 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
     problems = [Problem(key, f"{whose}; leave it out, or use flavour: megatron", value) for key, value in given]
     if job.flavour == "deepspeed":
         return problems + _only_torch(job)
+    if job.loss_in_place is False and job.loss_rows is not None:
+        problems.append(Problem("loss_in_place", "is of all logits at once; leave it out, or loss_rows", False))
     if job.overlap_messages is not None:
         remedy = "schedules of torch.distributed.pipelining say themselves what waits for messages; leave it out, or "
         problems.append(Problem("overlap_messages", remedy + "use flavour: megatron", job.overlap_messages))

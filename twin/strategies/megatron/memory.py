@@ -157,19 +157,20 @@ class Held:
         """Bytes of logits and their gradient that a micro-batch has on the last stage until its backward pass.
 
         PyTorch's schedules work out the loss, and its gradient, right after the forward pass. All of `gpipe` wait with
-        both. Elsewhere the one that comes next goes backward at once; where weights' gradients come later, logits'
-        gradients wait for that.
+        both, in `dualpipe_v` while other passes run. Elsewhere the one that comes next goes backward at once; where
+        weights' gradients come later, logits' gradients wait for that.
         """
         job, local = self.job, self.local
         if job.flavour != "torch" or self.pipeline.ranks == 1:
             return 0.0
-        tensors = 2 if job.order == "gpipe" and not self._gradient_in_logits else 1
+        tensors = 2 if job.order in ("gpipe", "dualpipe_v") and not self._gradient_in_logits else 1
         return float(tensors * job.element_bytes * local.tokens * local.vocabulary)
 
     @property
     def _gradient_in_logits(self) -> bool:
         """Whether the gradient lies where the logits lay."""
-        return self.job.loss_rows is not None or self.job.element_bytes == FP32_BYTES
+        in_place = self.job.element_bytes == FP32_BYTES and self.job.loss_in_place is not False
+        return in_place or self.job.loss_rows is not None
 
     def _loss(self, stage: Stage) -> float:
         """Bytes that the loss of one micro-batch needs beside what is kept of it, or the head's weight gradient."""
