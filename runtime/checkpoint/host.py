@@ -90,6 +90,6 @@ class Incoming:
         store = self.context.store
         store.put(0, self._flat[MODEL])
         if self.optimizer is not None:
-            moments = {kind: self._flat[kind].to(store.device) for kind in MOMENTS}
-            self.optimizer.load_states(moments, step)
+            # from here straight to where they lie, which may be neither the device nor have room for two
+            self.optimizer.load_states({kind: self._flat[kind] for kind in MOMENTS}, step)
         self.context.step = step

@@ -22,7 +22,7 @@ from runtime.memorize.texts import Pool, read_pool
 from runtime.memorize.train import do_cell
 from runtime.parallel.mesh import Mesh
 from runtime.plan.computed import check_computed
-from runtime.strategies import refuse
+from runtime.strategies import ranks_of, refuse
 from twin.description.job import Job
 
 
@@ -94,15 +94,16 @@ def _train(
     show: Show,
 ) -> None:
     """Do the trainings that are left; the ranks of a grid make its groups once."""
-    grids = {name: job.concrete_grid for name, job in jobs.items()}
+    grids = {name: (job.strategy, str(job.concrete_grid)) for name, job in jobs.items()}
     timeout = next(iter(jobs.values())).train.timeout_seconds
-    meshes = {str(grid): Mesh.create(grid, timeout_seconds=timeout) for grid in dict.fromkeys(grids.values())}
+    ranks = {grids[name]: ranks_of(job) for name, job in jobs.items()}
+    meshes = {grid: Mesh.create(axes, timeout_seconds=timeout) for grid, axes in ranks.items()}
     for number, cell in enumerate(left, start=every - len(left)):
         name = cell.setting.model
         job = cell.job(jobs[name], loaded.study.h)
         label = ", ".join(filter(None, (name, f"k {cell.setting.k_name}", cell.setting.mask, f"seed {cell.seed}")))
         advance = partial(_tell, show, label, number)
-        figures = do_cell(cell, job, loaded.study.texts, pool, meshes[str(grids[name])], device, advance)
+        figures = do_cell(cell, job, loaded.study.texts, pool, meshes[grids[name]], device, advance)
         if directory is not None:
             directory.add(figures)
 

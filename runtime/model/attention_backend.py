@@ -107,7 +107,9 @@ def settled_backend(job: Job, device: torch.device, dtype: torch.dtype) -> str:
 
 def check_backend(job: Job, backend: str, heads: int) -> list[Problem]:
     """Return why a run should not begin: plain products whose scores are not small, or another kernel than named."""
-    if job.attends_to_parts and backend not in (NAMES[NAMED[OF_PARTS]], CPU):
+    # PyTorch's own call pads heads, this one does not
+    unpadded = backend != CPU and job.model.head_size % 8
+    if job.attends_to_parts and (unpadded or backend not in (NAMES[NAMED[OF_PARTS]], CPU)):
         remedy = (
             "PyTorch's FlashAttention, by which ranks meet parts of a sequence, does not take these shapes on this "
             "device; use bf16 and heads of at most 256 in multiples of 8, or context_exchange: all_to_all"

@@ -218,7 +218,8 @@ class Run:
         if self.context.device.type == "cpu":
             return done + 1
         kept = options.checkpoints  # what is kept must be known to be good
-        every = [n for n in (options.log_every, kept.every, kept.memory_every) if n]
+        judged = options.evaluation.every if kept.best and options.evaluation.sequences else 0
+        every = [n for n in (options.log_every, kept.every, kept.memory_every, judged) if n]
         return min(options.steps, *(done - done % n + n for n in every))
 
     def _write(self, step: StepFigures, rate: float, seconds: float) -> None:

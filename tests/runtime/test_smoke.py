@@ -139,6 +139,10 @@ def test_parts_of_a_sequence_need_flash_attention() -> None:
     for other in ("cudnn", "efficient", MATH):
         (problem,) = check_backend(job, other, 4)
         assert "context_exchange: all_to_all" in str(problem)
+    odd = load_job(shared | {"model": {**JOB["model"], "hidden": 400, "heads": 4}})
+    assert odd.model.head_size == 100
+    (problem,) = check_backend(odd, "flash", 4)
+    assert "multiples of 8" in str(problem)
     traded = load_job(shared | {"context_exchange": "all_to_all"})
     assert not traded.attends_to_parts
     assert not check_backend(traded, "cudnn", 4)

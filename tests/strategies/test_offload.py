@@ -16,6 +16,7 @@ from twin.cost.memory import memory_use
 from twin.cost.tiers import CAST_TRAFFIC
 from twin.description.offload import OptimizerOffload
 from twin.description.problems import DescriptionError
+from twin.engine.report import report
 from twin.engine.simulate import simulate
 from twin.schedule.ops import Wait
 from twin.strategies import load_job
@@ -247,6 +248,26 @@ def test_blocks_that_are_swapped_whole_are_on_the_device_a_few_at_a_time() -> No
     assert beyond[1] == pytest.approx(6 * inputs + whole)
     assert kept[1] - kept[0] == pytest.approx(whole - inputs)
     assert (kept[2], beyond[2]) == (kept[3], beyond[3])
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5, 1.0])
+def test_weights_come_for_every_block_whether_it_is_swapped_or_computed_again(share: float) -> None:
+    """As many as where all are computed again: a backward pass needs each once."""
+    jobs = (
+        described({"activations": "host", "swap_share": each}, ranks=4, model=MODEL | {"layers": 8}, recompute=True)
+        for each in (0.0, share)
+    )
+    again, swapped = (moved(job)["all_gather"] for job in jobs)
+    assert swapped == again > 0
+
+
+def test_updates_of_gradients_as_they_come_run_beside_the_backward_pass() -> None:
+    """On a host that is quick enough only the last of them are waited for."""
+    offload = {"optimizer": {"to": "host", "update": "consumed"}}
+    options = {"model": MODEL | {"layers": 32, "sequence": 8192}, "clip_gradients": False, "bucket_elements": 1_000_000}
+    job = described(offload, overrides=FREE_HOST, **options)
+    figures = report(simulate(job))
+    assert 0.0 < figures.exposed_by_axis["cpu"] < 0.2 * figures.communication_by_axis["cpu"]
 
 
 def test_what_does_not_fit_says_which_tier_is_full() -> None:

@@ -136,16 +136,18 @@ def fitting_micro_sequences(job: Job, most: int) -> dict[int, MemoryUse]:
     micro-batch there is no other.
     """
     found: dict[int, MemoryUse] = {}
+    broken: dict[int, MemoryUse] = {}
+    """Those that fit and that a rule forbids: said, if all are."""
     few_are_slow = job.concrete_grid.depth > 1
     for micro in _possible_micro_sequences(job, largest_first=not few_are_slow):
         use = memory_use(with_micro_sequences(job, micro))
         if use.fits:
-            found[micro] = use
+            (broken if check_grid(with_micro_sequences(job, micro)) else found)[micro] = use
         elif few_are_slow:
             break
         if len(found) == most:
             break
-    return found
+    return found or dict(list(broken.items())[:most])
 
 
 def _possible_micro_sequences(job: Job, *, largest_first: bool = False) -> Iterator[int]:

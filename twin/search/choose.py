@@ -1,7 +1,8 @@
 """Choose a grid and a micro-batch the way the authors of the 4D algorithm did, or a strategy.
 
 All factorizations of the ranks that satisfy the job's rules and fit into memory are ranked by
-the published communication model; the ten best are simulated, each with the largest
+the published communication model, those of strategies without one by a floor of their steps
+(`twin.search.floors`); the ten best are simulated, each with the largest
 micro-batch that fits; the fastest is taken. Under `strategy: auto` every strategy is searched, with
 its options (`twin.search.across`).
 """
@@ -19,6 +20,7 @@ from twin.engine.crew import Workers
 from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
 from twin.search.candidates import Refuse, on_grid
 from twin.search.candidates import candidates as all_candidates
+from twin.search.floors import floors
 from twin.strategies import check_grid, names, strategy_of
 
 CANDIDATES = 10
@@ -57,8 +59,12 @@ def with_grid(job: Job, grid: GridSpec) -> Job | None:
 
 
 def candidates(job: Job) -> list[Job]:
-    """Every feasible grid of a job, best first by the published model."""
-    return [candidate.job(job) for candidate in all_candidates(job) if candidate.feasible]
+    """Every feasible grid of a job, best first by the published model, or by a time that its step is not below."""
+    found = [candidate for candidate in all_candidates(job) if candidate.feasible]
+    if len(found) > CANDIDATES and not strategy_of(job).ordered_by:
+        least = dict(zip(map(id, found), floors(job, found), strict=True))
+        found.sort(key=lambda candidate: least[id(candidate)])
+    return [candidate.job(job) for candidate in found]
 
 
 def choose(

@@ -57,7 +57,9 @@ class Held:
         self._lay(found, "weights", offload.parameters, weights, float(self.element_bytes * self.unit))
         if (optimizer := offload.optimizer) is not None:
             count = offloaded(optimizer, self.own)
-            at_once = self.bucket if optimizer.update == "consumed" else min(optimizer.sub_group_elements, count)
+            at_once = (
+                self._consumed(count) if optimizer.update == "consumed" else min(optimizer.sub_group_elements, count)
+            )
             self._lay(found, "optimizer", optimizer.to, float(states_bytes * count), float(states_bytes * at_once))
             if not gradients_stay:
                 found["host"]["gradients"] = self._gradients(optimizer, count)
@@ -75,7 +77,12 @@ class Held:
         """Sums in the type of products, and the fp32 gradients that an update after all of them reads."""
         if optimizer.update == "after":
             return float(count * (self.element_bytes + FP32_BYTES))
-        return float(self.element_bytes * (count if self.micro_steps > 1 else min(count, BUFFERS * self.bucket)))
+        passing = count if self.micro_steps > 1 else min(count, BUFFERS * self._consumed(count))
+        return float(self.element_bytes * passing)
+
+    def _consumed(self, count: int) -> int:
+        """Elements whose update is begun together, where gradients are used up as they come: a block's."""
+        return max(self.bucket, count // len(self.kept_bytes))
 
     @staticmethod
     def _lay(found: Mapping[Tier, dict[str, float]], name: str, tier: Tier | None, size: float, passing: float) -> None:

@@ -115,7 +115,8 @@ def flush_of(job: Job, offload: Offload | None, own: int) -> GradientFlush | Non
         return None
     moved, e = update_bytes(job, offload.optimizer), job.element_bytes
     if offload.optimizer.update == "consumed":
-        return ConsumedGradients(offload.optimizer, e, own, moved, parameters=offload.parameters)
+        block = offloaded(offload.optimizer, own) // job.model.layers
+        return ConsumedGradients(offload.optimizer, e, own, moved, parameters=offload.parameters, block=block)
     return GradientFlush(offload.optimizer, e, own, moved)
 
 
@@ -123,12 +124,15 @@ def flush_of(job: Job, offload: Offload | None, own: int) -> GradientFlush | Non
 class ConsumedGradients(GradientFlush):
     """Gradients that the host's update uses up as they come, beside the rest of the backward pass.
 
-    What a part's update waits for was started when the part before came: so the device is held up only where the host
-    or its drives are slower than the backward pass.
+    A block's gradients come all at once. Their update begins when the next block's come, and is waited for when that
+    one's follow: so the device is held up only where the host or its drives are slower than the backward pass.
     """
 
     parameters: Tier | None = None
+    block: int = 0
+    """Elements of a block that the rank updates."""
     _coming: list[_Part] = field(default_factory=list)
+    _updating: list[tuple[_Part, str]] = field(default_factory=list)
 
     def arrived(self, emit: Emitter, elements: int, *, first: bool, last: bool) -> None:
         """Send gradients; the last micro-step's are used up."""
@@ -143,22 +147,28 @@ class ConsumedGradients(GradientFlush):
             return
         read = here.start("disk_read", READ, count * STATES_BYTES, "read") if disk else ""
         self._coming.append(_Part(here, count, [down, *filter(None, (read,))]))
-        if len(self._coming) > 1:
-            self._update(self._coming.pop(0))
+        self._go_on(self.block)
 
     def end(self) -> None:
         """Wait for what is under way, at the end of the backward pass."""
-        while self._coming:
-            self._update(self._coming.pop(0))
+        self._go_on(0)
         super().end()
 
-    def _update(self, part: _Part) -> None:
-        """Update a part whose gradients and states are there, once the one before is done."""
+    def _go_on(self, behind: int) -> None:
+        """Begin the updates of parts behind which so many elements have come, and wait for those that are as old."""
+        while self._coming and (not behind or sum(part.elements for part in self._coming[1:]) >= behind):
+            part = self._coming.pop(0)
+            for name in part.needs:
+                part.emit.wait(name)
+            moved = self.update_bytes + (0 if self.parameters is None else self.element_bytes)
+            self._updating.append((part, part.emit.start("host_update", CPU, part.elements * moved, "update")))
+        while self._updating and (not behind or sum(part.elements for part, _ in self._updating[1:]) >= behind):
+            self._updated(*self._updating.pop(0))
+
+    def _updated(self, part: _Part, name: str) -> None:
+        """Send away what an update has made."""
         here, e = part.emit, self.element_bytes
-        for name in part.needs:
-            here.wait(name)
-        moved = self.update_bytes + (0 if self.parameters is None else e)
-        here.wait(here.start("host_update", CPU, part.elements * moved, "update"))
+        here.wait(name)
         if self.parameters is None:
             self._open.append((here, here.start("cast_to_device", CAST, part.elements * e, "weights_cast")))
         if written := written_bytes(self.offload, self.parameters, e):

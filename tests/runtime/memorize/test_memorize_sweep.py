@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from runtime.memorize.bounds import all_right
 from runtime.memorize.cells import Setting
@@ -256,3 +257,16 @@ def test_a_grid_finds_the_same(tmp_path, capsys, grid):
         assert many["supervised_tokens"] == one["supervised_tokens"]
         assert many["loss"] == pytest.approx(one["loss"], rel=1e-4)
         assert many["accuracy"]["mean"] == pytest.approx(one["accuracy"]["mean"], abs=0.1)
+
+
+@pytest.mark.full
+def test_ranks_of_megatron_learn_by_heart_too(tmp_path, capsys):
+    """Who holds parameters is known by other axes than the job's grid."""
+    job = {"strategy": "megatron", "flavour": "torch", "grid": {"data": 1}, "model": {"biases": False}}
+    study = merged({}, SWEEP)
+    path = write_study(tmp_path, **study)
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    raw["job"] = {**raw["job"], **job, "model": {**raw["job"]["model"], **job["model"]}}
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    asked.ask_here(capsys, "memorize", path, "--out", tmp_path / "out")
+    check_sweep(results(tmp_path / "out"), suffix=12)

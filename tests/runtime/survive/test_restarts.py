@@ -216,16 +216,17 @@ def test_a_traced_run_is_started_again(undisturbed, job, tmp_path):
     assert runs.losses(out) == losses
 
 
-@given(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9), st.integers(1, 40))
-def test_on_gpus_hosts_look_at_every_step_that_is_shown_or_kept(log, disk, memory, steps):
-    """A copy of what nobody has looked at might be of a step that did not happen."""
-    kept = SimpleNamespace(every=disk, memory_every=memory)
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(0, 9), st.integers(0, 9), st.booleans(), st.integers(1, 40))
+def test_on_gpus_hosts_look_at_every_step_that_is_shown_or_kept(log, disk, memory, judged, best, steps):
+    """A copy of what nobody has looked at might be of a step that did not happen; so might the best state."""
+    kept = SimpleNamespace(every=disk, memory_every=memory, best=best)
+    evaluation = SimpleNamespace(every=judged, sequences=8)
     run = object.__new__(Run)
-    run.plan = SimpleNamespace(options=SimpleNamespace(log_every=log, checkpoints=kept, steps=steps))
+    options = SimpleNamespace(log_every=log, checkpoints=kept, evaluation=evaluation, steps=steps)
+    run.plan = SimpleNamespace(options=options)
     run.context = SimpleNamespace(device=torch.device("cuda"))
-    wanted = [
-        step for step in range(1, steps + 1) if step == steps or any(n and step % n == 0 for n in (log, disk, memory))
-    ]
+    looked = (log, disk, memory, judged if best else 0)
+    wanted = [step for step in range(1, steps + 1) if step == steps or any(n and step % n == 0 for n in looked)]
     assert [run._next_look(done) for done in (0, *wanted[:-1])] == wanted
 
 

@@ -73,6 +73,11 @@ class Gathers:
             self._unpack(emit, unit)
         self._arrived += 1
 
+    def end(self) -> None:
+        """The pass is over: every unit of it was used, in this order."""
+        if self.split or self._fetches is not None:
+            assert self._arrived == len(self.order), f"{self.order[self._arrived][1].name} was not used in its turn"
+
     def begin(self) -> None:
         """Start the first gather of the pass."""
         if self._fetches is not None:

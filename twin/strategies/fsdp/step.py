@@ -168,6 +168,7 @@ def _forward(emit: Emitter, step: Step) -> None:
         leaves.end()
     if units.last is not None:
         gathers.use(units.last.name)
+    gathers.end()
     compute.norm_forward(emit.under("final_norm"), inner, shapes)
     linear_forward(emit.under("head"), inner, shapes.head, shapes.tokens)
 
@@ -180,7 +181,7 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
     blocks = [backward.under(f"block{layer}", layer=layer) for layer in step.layers]
     order: list[tuple[Emitter, Unit]] = []
     for layer in reversed(step.layers):
-        wanted = units.block(layer) if job.recompute else units.block(layer)[::-1]
+        wanted = units.block(layer) if step.recomputed(layer) else units.block(layer)[::-1]
         order += [(blocks[layer], unit) for unit in wanted if not unit.keep]
     if not units.first.keep:
         order.append((backward.under(units.first.name), units.first))
@@ -211,6 +212,7 @@ def _backward(backward: Emitter, again: Emitter, step: Step, *, first: bool, las
         for unit in units.block(layer)[::-1]:
             reductions.ready(under, unit)
     gathers.use(units.first.name)
+    gathers.end()
     tables = (units.vocabulary * job.model.hidden, job.model.position_rows * job.model.hidden)
     kernel = work.lookup_gradient_by_autograd(job, shapes.tokens * shapes.hidden_x, *filter(None, tables))
     backward.under("embedding").compute("gradient", kernel)
