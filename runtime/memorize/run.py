@@ -94,7 +94,8 @@ def _train(
     show: Show,
 ) -> None:
     """Do the trainings that are left; the ranks of a grid make its groups once."""
-    grids = {name: (job.strategy, str(job.concrete_grid)) for name, job in jobs.items()}
+    # a grid does not say all of who holds what
+    grids = {name: (job.strategy, str(job.concrete_grid), str(ranks_of(job))) for name, job in jobs.items()}
     timeout = next(iter(jobs.values())).train.timeout_seconds
     ranks = {grids[name]: ranks_of(job) for name, job in jobs.items()}
     meshes = {grid: Mesh.create(axes, timeout_seconds=timeout) for grid, axes in ranks.items()}

@@ -1,7 +1,7 @@
 """Choose a grid and a micro-batch the way the authors of the 4D algorithm did, or a strategy.
 
 All factorizations of the ranks that satisfy the job's rules and fit into memory are ranked by
-the published communication model, those of strategies without one by a floor of their steps
+the published communication model, those of `megatron` on GPUs by floors of their steps
 (`twin.search.floors`); the ten best are simulated, each with the largest
 micro-batch that fits; the fastest is taken. Under `strategy: auto` every strategy is searched, with
 its options (`twin.search.across`).
@@ -59,7 +59,7 @@ def with_grid(job: Job, grid: GridSpec) -> Job | None:
 
 
 def candidates(job: Job) -> list[Job]:
-    """Every feasible grid of a job, best first by the published model, or by a time that its step is not below."""
+    """Every feasible grid of a job, best first by the published model, or by floors of its steps if there are any."""
     found = [candidate for candidate in all_candidates(job) if candidate.feasible]
     if len(found) > CANDIDATES and not strategy_of(job).ordered_by:
         least = dict(zip(map(id, found), floors(job, found), strict=True))

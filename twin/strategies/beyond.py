@@ -51,16 +51,16 @@ class Held:
         """
         found: dict[Tier, dict[str, float]] = {"host": {}, "disk": {}}
         self._lay(
-            found, "activations", offload.activations, sum(self.kept_bytes[:-1]), max(self.kept_bytes, default=0.0)
+            *(found, "activations", offload.activations, sum(self.kept_bytes[:-1])),
+            BUFFERS * max(self.kept_bytes, default=0.0),
         )
         weights = float(self.element_bytes * self._away)
-        self._lay(found, "weights", offload.parameters, weights, float(self.element_bytes * self.unit))
+        self._lay(found, "weights", offload.parameters, weights, float(BUFFERS * self.element_bytes * self.unit))
         if (optimizer := offload.optimizer) is not None:
             count = offloaded(optimizer, self.own)
-            at_once = (
-                self._consumed(count) if optimizer.update == "consumed" else min(optimizer.sub_group_elements, count)
-            )
-            self._lay(found, "optimizer", optimizer.to, float(states_bytes * count), float(states_bytes * at_once))
+            passing = BUFFERS * min(optimizer.sub_group_elements, count)
+            passing = self._consumed(count) if optimizer.update == "consumed" else passing
+            self._lay(found, "optimizer", optimizer.to, float(states_bytes * count), float(states_bytes * passing))
             if not gradients_stay:
                 found["host"]["gradients"] = self._gradients(optimizer, count)
             if self.spans is not None and self.lands:
@@ -77,12 +77,15 @@ class Held:
         """Sums in the type of products, and the fp32 gradients that an update after all of them reads."""
         if optimizer.update == "after":
             return float(count * (self.element_bytes + FP32_BYTES))
-        passing = count if self.micro_steps > 1 else min(count, BUFFERS * self._consumed(count))
+        passing = count if self.micro_steps > 1 else min(count, self._consumed(count))
         return float(self.element_bytes * passing)
 
     def _consumed(self, count: int) -> int:
-        """Elements whose update is begun together, where gradients are used up as they come: a block's."""
-        return max(self.bucket, count // len(self.kept_bytes))
+        """Elements that pass where gradients are used up as they come.
+
+        Of parts as large as a block: what comes, what waits for the next, what is updated, and what goes.
+        """
+        return (BUFFERS + 1) * max(self.bucket, count // max(1, len(self.kept_bytes)))
 
     @staticmethod
     def _lay(found: Mapping[Tier, dict[str, float]], name: str, tier: Tier | None, size: float, passing: float) -> None:
@@ -90,7 +93,7 @@ class Held:
             return
         found[tier][name] = size
         if tier == "disk":
-            found["host"][f"{name}, passing"] = min(size, BUFFERS * passing)
+            found["host"][f"{name}, passing"] = min(size, passing)
 
     def on_device(
         self,

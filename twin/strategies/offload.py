@@ -115,7 +115,8 @@ def flush_of(job: Job, offload: Offload | None, own: int) -> GradientFlush | Non
         return None
     moved, e = update_bytes(job, offload.optimizer), job.element_bytes
     if offload.optimizer.update == "consumed":
-        block = offloaded(offload.optimizer, own) // job.model.layers
+        of_block = (job.model.block_weights + job.model.block_vectors) / job.model.parameters
+        block = round(offloaded(offload.optimizer, own) * of_block)
         return ConsumedGradients(offload.optimizer, e, own, moved, parameters=offload.parameters, block=block)
     return GradientFlush(offload.optimizer, e, own, moved)
 
@@ -124,8 +125,8 @@ def flush_of(job: Job, offload: Offload | None, own: int) -> GradientFlush | Non
 class ConsumedGradients(GradientFlush):
     """Gradients that the host's update uses up as they come, beside the rest of the backward pass.
 
-    A block's gradients come all at once. Their update begins when the next block's come, and is waited for when that
-    one's follow: so the device is held up only where the host or its drives are slower than the backward pass.
+    The update of a part begins when a block's gradients have come behind it, and is waited for a block later: so the
+    device is held up only where the host or its drives are slower than the backward pass.
     """
 
     parameters: Tier | None = None
@@ -147,23 +148,30 @@ class ConsumedGradients(GradientFlush):
             return
         read = here.start("disk_read", READ, count * STATES_BYTES, "read") if disk else ""
         self._coming.append(_Part(here, count, [down, *filter(None, (read,))]))
-        self._go_on(self.block)
+        while self._is_behind([part for part, _ in self._updating]):
+            self._updated(*self._updating.pop(0))
+        while self._is_behind(self._coming):
+            self._update(self._coming.pop(0))
 
     def end(self) -> None:
-        """Wait for what is under way, at the end of the backward pass."""
-        self._go_on(0)
+        """Update what is left and wait for it, at the end of the backward pass."""
+        for part in self._coming:
+            self._update(part)
+        for part, name in self._updating:
+            self._updated(part, name)
+        self._coming.clear()
+        self._updating.clear()
         super().end()
 
-    def _go_on(self, behind: int) -> None:
-        """Begin the updates of parts behind which so many elements have come, and wait for those that are as old."""
-        while self._coming and (not behind or sum(part.elements for part in self._coming[1:]) >= behind):
-            part = self._coming.pop(0)
-            for name in part.needs:
-                part.emit.wait(name)
-            moved = self.update_bytes + (0 if self.parameters is None else self.element_bytes)
-            self._updating.append((part, part.emit.start("host_update", CPU, part.elements * moved, "update")))
-        while self._updating and (not behind or sum(part.elements for part, _ in self._updating[1:]) >= behind):
-            self._updated(*self._updating.pop(0))
+    def _is_behind(self, parts: Sequence[_Part]) -> bool:
+        """Tell whether a block's elements have come since the first of them."""
+        return len(parts) > 1 and sum(part.elements for part in parts[1:]) >= self.block
+
+    def _update(self, part: _Part) -> None:
+        for name in part.needs:
+            part.emit.wait(name)
+        moved = self.update_bytes + (0 if self.parameters is None else self.element_bytes)
+        self._updating.append((part, part.emit.start("host_update", CPU, part.elements * moved, "update")))
 
     def _updated(self, part: _Part, name: str) -> None:
         """Send away what an update has made."""
