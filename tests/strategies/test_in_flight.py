@@ -82,3 +82,21 @@ def test_a_loss_that_copies_logits_needs_four_bytes_more_in_16_bits_and_twelve_i
         assert there - here == pytest.approx(more * 128 * 50_000, rel=0.35 if precision == "fp32" else 1e-9)
     with pytest.raises(DescriptionError, match=r"loss_in_place.*loss_rows"):
         load_job(raw | {"loss_in_place": False, "loss_rows": 8})
+
+
+def test_inputs_that_wait_in_the_host_fill_it() -> None:
+    """As activations beyond the device do, by another name."""
+    raw: dict[str, Any] = {
+        "model": {"layers": 80, "hidden": 8192, "heads": 64, "sequence": 8192, "vocabulary": 1000},
+        "machine": "4xh100",
+        "ranks": 4,
+        "grid": {"z": 4},
+        "batch": {"sequences": 64, "micro_sequences": 16},
+    }
+    use = memory_use(load_job(raw | {"recompute_inputs": "host"}))
+    inputs = 4 * 79 * 16 * 8192 * 8192 * 2  # of a node's four ranks
+    assert use.tiers["host"].by_category == {"activations": inputs}
+    assert use.tiers["host"].node_bytes == inputs > 512e9
+    assert use.full == "host"
+    beyond = memory_use(load_job(raw | {"offload": {"activations": "host"}}))
+    assert beyond.tiers["host"].by_category["activations"] == pytest.approx(inputs, rel=0.01)

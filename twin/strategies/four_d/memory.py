@@ -46,9 +46,11 @@ def memory_by_category(job: FourDJob) -> dict[str, float]:
 
 def tiers(job: FourDJob) -> dict[Tier, dict[str, float]]:
     """Count the bytes of a rank beyond its device."""
-    if job.offload is None:
-        return {}
     shapes = Shapes(job)
+    if job.offload is None:
+        left = job.recomputed_layers - 1 if job.recompute_inputs == "host" else 0
+        inputs = float(job.element_bytes * shapes.tokens * shapes.hidden_x * max(0, left))
+        return {"host": {"activations": inputs}} if inputs else {}
     own = _own(job, shapes)
     states = optimizer_bytes(job.element_bytes)
     return _held(job, shapes, own).tiers(job.offload, states_bytes=states, gradients_stay=True)
