@@ -11,6 +11,7 @@ from twin.description.problems import DescriptionError
 
 Key = tuple[str, ...]
 SLOWS = ("library", "stragglers", "slowest_device")
+"""Keys that decide how fast the same ops are on one machine."""
 MAX_WORDS = 80
 """Letters of a name that may come from a stranger."""
 

@@ -59,7 +59,7 @@ class Curve:
     ended: str = ""
     """How it was stopped before its last step."""
     predicted_for: str = ""
-    """The machine that the rate is of, if it is another one or another description of it."""
+    """The machine that the rate is of, if it is another one."""
 
     @cached_property
     def health(self) -> Health:

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 RANKS, STEPS, WARM_UP, MEMORY_STEPS = 4, 6, 2, 24
 FOUR_D, OWN, PYTORCH = "4D", "own strategy", "PyTorch"
@@ -273,15 +274,9 @@ def grown(title: str, name: str) -> float:
     """Megabytes of the rank that grows most, in a new program: the C library reads its settings when one starts."""
     from runtime.launch.heap import heap_environment
 
-    settings = heap_environment(os.environ)
-    os.environ |= settings
-    try:
-        with ProcessPoolExecutor(1, get_context("spawn")) as program:
-            ranks = CONTESTS[title].ranks
-            return max(program.submit(in_processes, ranks, "memory", title=title, name=name).result())
-    finally:
-        for key in settings:
-            del os.environ[key]
+    ranks = CONTESTS[title].ranks
+    with patch.dict(os.environ, heap_environment(os.environ)), ProcessPoolExecutor(1, get_context("spawn")) as program:
+        return max(program.submit(in_processes, ranks, "memory", title=title, name=name).result())
 
 
 def row(title: str, rounds: int) -> dict[str, float]:

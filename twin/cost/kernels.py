@@ -71,7 +71,7 @@ def memory_seconds(device: Device, memory: Memory, kind: str = "") -> float:
 
 _WIDE_HEAD = 128
 """Head size that the shares of an attention kernel refer to."""
-FP32_BYTES = 4
+_FP32_BYTES = 4
 _WIDEST_HEAD = 256
 """Head size of the widest kernels: nothing was measured beyond it, and wider ones are taken to be no faster."""
 
@@ -88,7 +88,7 @@ def attention_name(device: Device, attention: Attention) -> str:
     """
     if attention.form != "flash":
         return attention.form
-    usual, narrow = device.usual_attention, attention.element_bytes < FP32_BYTES
+    usual, narrow = device.usual_attention, attention.element_bytes < _FP32_BYTES
     takes = {
         _CUDNN: narrow and attention.head_size <= _WIDE_HEAD,
         _FLASH2: narrow and not attention.mask and attention.head_size <= _WIDEST_HEAD,
@@ -116,7 +116,7 @@ def _fused_attention_seconds(device: Device, attention: Attention) -> float:
     share = float(model.backward_share if attention.backward else model.forward_share)
     share *= math.pow(model.narrow_ratio, math.log2(_WIDE_HEAD / min(attention.head_size, _WIDEST_HEAD)))
     rate = device.peak_flops_per_second * min(share, 1.0) * length / (length + model.half_length)
-    if attention.element_bytes >= FP32_BYTES:
+    if attention.element_bytes >= _FP32_BYTES:
         rate *= device.gemm.fp32_share
     blocks = attention.sequences * attention.heads * max(length / model.block_rows, 1.0)
     occupied = min(blocks / device.gemm.units, 1.0)

@@ -62,8 +62,8 @@ def candidates(job: Job) -> list[Job]:
     """Every feasible grid of a job, best first by the published model, or by floors of its steps if there are any."""
     found = [candidate for candidate in all_candidates(job) if candidate.feasible]
     if len(found) > CANDIDATES and not strategy_of(job).ordered_by:
-        least = dict(zip(map(id, found), floors(job, found), strict=True))
-        found.sort(key=lambda candidate: least[id(candidate)])
+        by_floor = sorted(zip(floors(job, found), found, strict=True), key=lambda pair: pair[0])
+        found = [candidate for _, candidate in by_floor]
     return [candidate.job(job) for candidate in found]
 
 

@@ -50,10 +50,8 @@ class Held:
         `states_bytes` are those of an element's states that lie there; `gradients_stay` on the device until the update.
         """
         found: dict[Tier, dict[str, float]] = {"host": {}, "disk": {}}
-        self._lay(
-            *(found, "activations", offload.activations, sum(self.kept_bytes[:-1])),
-            BUFFERS * max(self.kept_bytes, default=0.0),
-        )
+        block = max(self.kept_bytes, default=0.0)
+        self._lay(found, "activations", offload.activations, sum(self.kept_bytes[:-1]), BUFFERS * block)
         weights = float(self.element_bytes * self._away)
         self._lay(found, "weights", offload.parameters, weights, float(BUFFERS * self.element_bytes * self.unit))
         if (optimizer := offload.optimizer) is not None:
