@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,8 @@ from twin.goodput.closed_form import daly, goodput, young
 from twin.goodput.long_run import LongRun, plan_of, state_bytes_of
 from twin.goodput.predict import best_interval, predict
 from twin.goodput.run import Policy, run
-from twin.strategies import load_job
+from twin.strategies import load_job, strategy_of
+from twin.strategies.sizes import FP32_BYTES, OPTIMIZER_BYTES
 
 DAY = 86400.0
 PLAN = LongRun(
@@ -141,6 +143,7 @@ def test_llama_3_used_more_than_nine_tenths_of_its_time() -> None:
             },
             "ranks": 16384,
             "grid": {"data": 128, "z": 16, "y": 8},
+            "data_reduction": {"mode": "sharded"},  # states are divided among replicas, as with its FSDP
             "batch": {"sequences": 2048, "micro_sequences": 1},
         }
     )
@@ -184,3 +187,42 @@ def test_machines_say_where_their_rates_come_from() -> None:
         known = load_machine(name).reliability
         assert known is not None
         assert "LLAMA3" in known.device.between_seconds.source
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"strategy": "four_d", "grid": {"data": 4, "z": 4}},
+        {"strategy": "four_d", "grid": {"data": 4, "z": 2, "y": 2}, "data_reduction": {"mode": "sharded"}},
+        {"strategy": "fsdp", "grid": {"data": 4, "weights": 4}},
+        {"strategy": "fsdp", "flavour": "deepspeed", "grid": {"data": 2, "optimizer": 2, "gradients": 2, "weights": 2}},
+        {"strategy": "ddp", "grid": {"data": 16}},
+        {"strategy": "megatron", "grid": {"data": 2, "context": 2, "pipeline": 2, "tensor": 2}},
+        {"strategy": "megatron", "grid": {"data": 4, "pipeline": 2, "tensor": 2}, "distributed_optimizer": True},
+        {"strategy": "megatron", "grid": {"data": 2, "pipeline": 4, "tensor": 2}, "schedule": "dualpipe"},
+        {"strategy": "megatron", "flavour": "torch", "grid": {"data": 4, "pipeline": 2, "tensor": 2}},
+        {"strategy": "megatron", "flavour": "torch", "weight_shards": 2, "grid": {"data": 8, "tensor": 2}},
+    ],
+    ids=str,
+)
+def test_a_restart_reads_as_much_as_ranks_hold(keys: dict[str, Any]) -> None:
+    """Replicas write parts of a checkpoint, and read all that they hold: what memory of optimizers counts."""
+    job = load_job(
+        {
+            "model": "gpt-5b",
+            "machine": "dgx-h100",
+            "ranks": 16,
+            "batch": {"sequences": 128, "micro_sequences": 1},
+            **keys,
+        }
+    )
+    strategy = strategy_of(job)
+    held = sum(strategy.memory(job, role)["optimizer"] * len(role.ranks) for role in strategy.roles(job))
+    if keys.get("flavour") == "torch" or (keys["strategy"] == "fsdp" and "flavour" not in keys):
+        held *= OPTIMIZER_BYTES / (OPTIMIZER_BYTES - FP32_BYTES)  # whose weights are the fp32 ones
+    plan = plan_of(job, 10.0)
+    assert plan.copies == pytest.approx(held / plan.state_bytes, rel=0.13)  # tables and norms that ranks repeat
+    assert job.machine.reliability is not None
+    storage = job.machine.reliability.storage
+    rate = min(float(storage.read_bytes_per_second), plan.nodes * float(storage.node_bytes_per_second))
+    assert plan.read_seconds == pytest.approx(held / rate, rel=0.13)

@@ -15,6 +15,7 @@ from twin.description.job import Job
 from twin.description.offload import Offload, OptimizerOffload
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
+from twin.search.across import search_across
 from twin.search.over import MICRO
 from twin.search.search import options_varied, search
 from twin.strategies import load_job, offload_choices, strategy_of
@@ -48,12 +49,15 @@ def test_offload_makes_a_model_trainable_and_the_best_is_that_of_all_ways(strate
 def test_ways_keep_to_the_rules_and_are_read_as_they_are_written(strategy: str) -> None:
     opened = job(strategy, machine="rtx-4090-ssd", ranks=1)
     strategy_ = strategy_of(opened)
-    ways = offload_choices.choices(opened, strategy_.check)
+    ways = [
+        way
+        for way in offload_choices.choices(opened)
+        if not strategy_.check(opened.model_copy(update={"offload": way}))
+    ]
     assert ways[0] is None
     assert len(ways) == len(set(ways)) > 3
     assert {"disk", "host"} <= {tier for way in ways if way is not None for tier in way.tiers}
     for way in ways:
-        assert not strategy_.check(opened.model_copy(update={"offload": way}))
         raw = {"offload": offload_choices.written(way)} if way is not None else {}
         assert offload_choices.read(raw) == way
         settled = {"offload": {"activations": "host"}}
@@ -66,13 +70,38 @@ def test_ways_keep_to_the_rules_and_are_read_as_they_are_written(strategy: str) 
 
 def test_where_hosts_are_not_described_there_is_nothing_to_vary() -> None:
     opened = job("four_d", machine="frontier", model="gpt-5b", ranks=8)
-    assert offload_choices.choices(opened, strategy_of(opened).check) == [None]
+    assert offload_choices.choices(opened) == [None]
+
+
+def test_without_drives_nothing_goes_to_them() -> None:
+    ways = offload_choices.choices(job("four_d"))
+    assert len(ways) > 3
+    assert not any("disk" in way.tiers for way in ways if way is not None)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "four_d"])
+def test_activations_leave_the_device_where_recomputation_is_varied_and_the_job_has_none(strategy: str) -> None:
+    without = job(strategy, recompute=False)
+    found = {
+        (entry.candidate.job(without).recompute, str(getattr(entry.candidate.job(without).offload, "activations", "")))  # type: ignore[attr-defined]
+        for entry in search(without, over=frozenset({"recompute", "offload"})).entries
+    }
+    assert {recompute for recompute, activations in found if activations == "host"} == {True}
+
+
+@pytest.mark.full
+def test_a_search_over_strategies_tries_to_make_room_where_nothing_fits_without() -> None:
+    found = search_across(LARGE, ["four_d", "megatron"])
+    assert found.best.best.job.offload is not None  # type: ignore[attr-defined]
+    assert "no grid fits" in found.reasons["megatron"]
+    small = search_across(LARGE | {"model": "gpt-5b"}, ["four_d"])
+    assert all(entry.candidate.options.offload is None for entry in small.best.entries)  # type: ignore[attr-defined]
 
 
 def test_a_directory_of_the_job_stays() -> None:
     own = Offload(optimizer=OptimizerOffload(to="disk"), directory="/scratch")
     opened = job("four_d", machine="rtx-4090-ssd", ranks=1).model_copy(update={"offload": own})
-    others = offload_choices.choices(opened, strategy_of(opened).check)
+    others = offload_choices.choices(opened)
     assert {way.directory for way in others if way is not None} == {"/scratch"}
 
 

@@ -86,6 +86,10 @@ class Nic(Spec):
         """Return the share of a set's rate that is left where one of its NICs has this share of its own."""
         return 1.0 - (1.0 - share) / (1 if self.count is None else self.count)
 
+    def slow_one(self, left: float) -> float:
+        """Return the share of its own rate that one has where this share of its set's is left; below 0: several are."""
+        return 1.0 - (1.0 - left) * (1 if self.count is None else self.count)
+
 
 class HostLink(Spec):
     """The way between a device and its host's memory, of each device alone."""

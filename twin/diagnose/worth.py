@@ -13,6 +13,9 @@ from twin.diagnose.observed import Observed, nodes_of
 from twin.engine.simulate import MANY_CLASSES, simulate
 from twin.strategies import load_job
 
+SLOWEST = 1e-3
+"""Share of its rate that a degraded NIC has at least; what is slower than one of several can be, several are."""
+
 
 def worth(finding: Finding, observed: Observed, job: Job, healthy_seconds: float) -> Finding:
     """Add what a step would be shorter by without the fault, where the twin can have it."""
@@ -39,7 +42,10 @@ def _with_fault(finding: Finding, observed: Observed, job: Job) -> Job | None:
     first = finding.hosts[0] * job.machine.devices_per_node
     local = {rank - first for rank in finding.ranks} or set(range(job.machine.devices_per_node))
     nics = [number for number, devices in enumerate(served) if local & set(devices)]
-    rate = max(1e-3, 1.0 / finding.slowdown)
+    # of several side by side one is slow, and all together were seen to be
+    rate = job.machine.nic.slow_one(1.0 / finding.slowdown)
+    if rate < SLOWEST:
+        return None
     return _changed(job, degraded=[{"node": finding.hosts[0], "nic": nic, "rate": rate} for nic in nics])
 
 

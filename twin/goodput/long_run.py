@@ -7,6 +7,7 @@ from typing import Literal
 
 from twin.description.job import Job
 from twin.description.problems import fail
+from twin.strategies import strategy_of
 from twin.strategies.sizes import OPTIMIZER_BYTES
 
 Cause = Literal["device", "link"]
@@ -47,18 +48,21 @@ class LongRun:
     state_bytes: float
     """One checkpoint, all ranks together."""
     write_seconds: float
-    """To the file system."""
+    """To the file system; ranks that hold the same write parts of it."""
     read_seconds: float
+    """From there; every rank reads all that it holds."""
     copy_seconds: float
     """From devices to their hosts."""
     neighbour_seconds: float
     """From a host to its neighbour's memory."""
+    copies: int = 1
+    """Ranks that hold each part of a state."""
     slowdowns: tuple[Slowdown, ...] = ()
 
     @property
     def memory_read_seconds(self) -> float:
-        """Reading a state back from a neighbour's memory."""
-        return self.neighbour_seconds + self.copy_seconds
+        """Reading a state back from neighbours' memory; every rank reads all that it holds."""
+        return self.copies * (self.neighbour_seconds + self.copy_seconds)
 
     @property
     def between_seconds(self) -> float:
@@ -94,6 +98,7 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
     )
     storage = known.storage
     nic = len(machine.nic.devices) * machine.nic.rate_bytes_per_second
+    copies = strategy_of(job).state_copies(job)
     repair = (device * known.device.repair_seconds + node * known.node.repair_seconds) / (device + node)
     return LongRun(
         step_seconds=step_seconds,
@@ -104,7 +109,8 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
         restart_seconds=float(known.restart_seconds),
         state_bytes=state,
         write_seconds=max(state / storage.write_bytes_per_second, state / nodes / storage.node_bytes_per_second),
-        read_seconds=max(state / storage.read_bytes_per_second, state / nodes / storage.node_bytes_per_second),
+        read_seconds=copies * max(state / storage.read_bytes_per_second, state / nodes / storage.node_bytes_per_second),
         copy_seconds=state / job.ranks / known.host_copy_bytes_per_second,
         neighbour_seconds=state / nodes / nic,
+        copies=copies,
     )

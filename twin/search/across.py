@@ -7,8 +7,9 @@ hold for that one. Grids, micro-batches and the strategies' own options are open
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -133,14 +134,28 @@ def search_across(
             def advance(done: int, whole: int, number: int = number) -> None:
                 progress(round(1000 * (number + done / max(whole, 1))), 1000 * len(opened))
 
+            run = partial(search, job, refuse=refuse, prune=True, workers=crew, progress=advance)
             try:
-                found[name] = search(job, over=over, refuse=refuse, prune=True, workers=crew, progress=advance)
+                found[name] = _with_room(run, over, frozenset(named(name).makes_room))
             except DescriptionError as error:
                 reasons[name] = "; ".join(map(str, error.problems))
     if not found:
         raise DescriptionError([Problem(f"strategy {name}", reason) for name, reason in reasons.items()])
     ordered = dict(sorted(found.items(), key=lambda item: item[1].best.step_seconds))
     return Across(ordered, reasons, time.perf_counter() - begin)
+
+
+def _with_room(run: Callable[..., Search], over: frozenset[str], further: frozenset[str]) -> Search:
+    """Search over options; over those that make room too, if nothing fits without. What it lacks without is said."""
+    try:
+        return run(over=over)
+    except DescriptionError as without:
+        if not further:
+            raise
+        try:
+            return run(over=over | further)
+        except DescriptionError:
+            raise without from None
 
 
 def across_json(found: Across) -> dict[str, Any]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
 from twin.description.job import Job
 from twin.description.offload import Offload, OptimizerOffload
-from twin.description.problems import Problem
 
-J = TypeVar("J", bound=Job)
 HOST, STRIDE, DISK = OptimizerOffload(), OptimizerOffload(stride=2), OptimizerOffload(to="disk")
 IN_MEMORY = (
     Offload(optimizer=HOST),
@@ -30,15 +28,18 @@ ON_DRIVES = (
 WORDS = {"host": "in host memory", "disk": "on drives"}
 
 
-def choices(job: J, check: Callable[[J], list[Problem]]) -> list[Offload | None]:
-    """Return the job's own way and, if its machine's hosts are described, the others that pass a strategy's rules."""
+def choices(job: Job) -> list[Offload | None]:
+    """Return the job's own way and, if its machine's hosts are described, the others that its machine has room for.
+
+    Whether one goes with a job's other options is for the rules of its strategy.
+    """
     own: Offload | None = getattr(job, "offload", None)
     if job.machine.host is None:
         return [own]
     directory = None if own is None else own.directory
-    ways = [way.model_copy(update={"directory": directory}) for way in (*IN_MEMORY, *ON_DRIVES)]
-    others = [way for way in (None, *ways) if way != own and not check(job.model_copy(update={"offload": way}))]
-    return [own, *others]
+    there = (*IN_MEMORY, *(() if job.machine.disk is None else ON_DRIVES))
+    ways = [None, *(way.model_copy(update={"directory": directory}) for way in there)]
+    return [own, *(way for way in ways if way != own)]
 
 
 def in_words(offload: Offload | None) -> str:

@@ -80,6 +80,11 @@ class Strategy(ABC, Generic[J]):
         return self.varied
 
     @property
+    def makes_room(self) -> tuple[str, ...]:
+        """Those that such a search varies too where nothing fits without."""
+        return tuple(name for name in self.varied if name == "offload" and name not in self.worth_varying)
+
+    @property
     def axes(self) -> tuple[str, ...]:
         """Names of the axes of its grids, outermost first."""
         return tuple(self.grid.model_fields)
@@ -124,6 +129,11 @@ class Strategy(ABC, Generic[J]):
         """Return the bytes of a rank of a role beyond its device, by tier and category; by default none."""
         del job, role
         return {}
+
+    def state_copies(self, job: J) -> int:
+        """Return how many ranks hold each part of the optimizer's states; by default all along the outermost axis."""
+        grid = job.concrete_grid
+        return grid.size(grid.replicated_over)
 
     @abstractmethod
     def candidates(self, job: J) -> Iterator[GridSpec]:

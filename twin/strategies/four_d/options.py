@@ -200,6 +200,8 @@ class Options(Variant):
         _put(raw, "recompute_layers", self.recompute_layers, plain.recompute_layers)
         _put(raw, "recompute_keeps", self.recompute_keeps, plain.recompute_keeps)
         _put(raw, "recompute_stops_early", self.stops_early, plain.stops_early)
+        if not self.recompute:
+            raw.pop("recompute_inputs", None)
         _put(raw, "cache_gathered_layers", self.cache_gathered_layers, plain.cache_gathered_layers)
         _put_below(raw, "data_reduction", {"mode": self.data_reduction}, {"mode": plain.data_reduction})
         _put_below(raw, "overlap", self.overlap, {name: getattr(plain, name) for name in (*SWITCHES, *BEYOND)})
@@ -222,8 +224,11 @@ class Options(Variant):
         """Return the job with these options."""
         assert isinstance(job, FourDJob)
         reduction = job.data_reduction.model_copy(update={"mode": self.data_reduction})
+        # the inputs of what is not computed again do not leave the device
+        inputs = job.recompute_inputs if self.recompute else "device"
         return job.model_copy(
             update={
+                "recompute_inputs": inputs,
                 "recompute": self.recompute,
                 "recompute_layers": self.recompute_layers if self.recompute else None,
                 "recompute_keeps": self.recompute_keeps if self.recompute else "nothing",
@@ -262,17 +267,20 @@ def variants(job: FourDJob, over: frozenset[str]) -> Iterator[Options]:
     ways: tuple[Tensor, ...] = get_args(Tensor)
     tensor = _first(own.tensor, ways, "tensor" in beyond and may_divide(job, "attention"))
     further = product(layers, halves, across, attention, mlp, tensor)
-    offloads = offload_choices.choices(job, check) if "offload" in over else [own.offload]
+    offloads = offload_choices.choices(job) if "offload" in over else [own.offload]
     # never slower than without, in the same memory
     early = "recompute_stops_early" in beyond
+    seen: set[Options] = set()
     for choice, more, kept, offload in product(published, further, keeps, offloads):
         found = Options(*choice, *more, kept, offload, own.stops_early)
         if early:
             found = replace(found, stops_early=found.recompute and kept == "nothing")
+        if not found.recompute and found != own:
+            found = replace(found, recompute_layers=None, recompute_keeps="nothing", stops_early=False)
         divides_nothing = found.tensor == "1d" and any(found.divide.values())
-        recomputes_some = found.recompute_layers is not None or found.recompute_keeps != "nothing"
-        if (recomputes_some and not found.recompute) or divides_nothing:
+        if divides_nothing or found in seen:
             continue
+        seen.add(found)
         if offload is None or found == own or not check(found.on(job)):
             yield found
 

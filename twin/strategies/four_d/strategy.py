@@ -72,6 +72,10 @@ class FourD(Strategy[FourDJob]):
         del role
         return memory_by_category(job)
 
+    def state_copies(self, job: FourDJob) -> int:
+        """Replicas hold the same states, unless they divide them."""
+        return 1 if job.data_reduction.sharded else job.concrete_grid.data
+
     def candidates(self, job: FourDJob) -> Iterator[Grid]:
         """Yield every factorization of the ranks."""
         return factorizations(job.ranks)

@@ -87,7 +87,7 @@ def variants(job: FsdpJob, over: frozenset[str]) -> Iterator[Options]:
         recomputes.append(not own.recompute)
     if "reshard" in over and job.flavour != "deepspeed" and job.concrete_grid.weights > 1:
         reshards.append(not own.reshard_after_forward)
-    offloads = offload_choices.choices(job, check) if "offload" in over else [own.offload]
+    offloads = offload_choices.choices(job) if "offload" in over else [own.offload]
     for recompute, reshard, offload in product(recomputes, reshards, offloads):
         found = Options(recompute, reshard, offload)
         if found == own or offload is None or not check(found.on(job)):

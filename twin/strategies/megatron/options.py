@@ -20,6 +20,8 @@ Recompute = Literal["none", "attention", "full"]
 RECOMPUTED: dict[Recompute, str] = {"none": "no recomputation", "attention": "scores recomputed", "full": "recomputed"}
 ORDERS: tuple[Schedule, ...] = ("1f1b", "interleaved", "zb_h1", "zb_v")
 """Those that a search tries; GPipe and DualPipe hold more and are no faster."""
+FINER = ("recompute_layers", "recompute_keeps")
+"""What a job that recomputes blocks may say further."""
 MOST_CHUNKS = 3
 """Numbers of chunks that a search tries, the most first."""
 
@@ -135,12 +137,15 @@ class Options(Variant):
         for key, value in self._keys().items():
             if key in raw or value != MegatronJob.model_fields[key].default:
                 raw[key] = list(value) if isinstance(value, tuple) else value
+        if self.recompute != "full":
+            for key in FINER:
+                raw.pop(key, None)
 
     def on(self, job: Job) -> MegatronJob:
         """Return the job with these options."""
         assert isinstance(job, MegatronJob)
-        layers = job.recompute_layers if self.recompute == "full" else None
-        return job.model_copy(update={**self._keys(), "recompute_layers": layers})
+        plain = {key: MegatronJob.model_fields[key].default for key in FINER}
+        return job.model_copy(update={**self._keys(), **({} if self.recompute == "full" else plain)})
 
     def _keys(self) -> dict[str, Any]:
         return {

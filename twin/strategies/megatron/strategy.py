@@ -79,6 +79,13 @@ class Megatron(Strategy[MegatronJob]):
         """Let stages differ by a layer where the layers do not divide."""
         return job.model_copy(update={"stage_layers": stage_layers(job)})
 
+    def state_copies(self, job: MegatronJob) -> int:
+        """Data and context ranks hold the same states, unless they divide them; ranks of DualPipe in pairs."""
+        sharers = job.concrete_grid.data * job.concrete_grid.context * (2 if job.order == "dualpipe" else 1)
+        if job.flavour == "torch":
+            return sharers // job.weight_parts
+        return 1 if job.distributed_optimizer else sharers
+
     def rehearsal(self, job: MegatronJob) -> MegatronJob | None:
         """Return a job of one block."""
         return floor.rehearsal(job)
