@@ -16,6 +16,7 @@ from twin.description.offload import Offload, OptimizerOffload
 from twin.description.problems import DescriptionError
 from twin.engine.simulate import simulate
 from twin.search.across import search_across
+from twin.search.estimate import estimate
 from twin.search.over import MICRO
 from twin.search.search import options_varied, search
 from twin.strategies import load_job, offload_choices, strategy_of
@@ -94,6 +95,8 @@ def test_a_search_over_strategies_tries_to_make_room_where_nothing_fits_without(
     found = search_across(LARGE, ["four_d", "megatron"])
     assert found.best.best.job.offload is not None  # type: ignore[attr-defined]
     assert "no grid fits" in found.reasons["megatron"]
+    counted = estimate(job("four_d"), over=found.best.over - {"offload"}, makes_room=True)
+    assert counted.feasible == found.best.feasible
     small = search_across(LARGE | {"model": "gpt-5b"}, ["four_d"])
     assert all(entry.candidate.options.offload is None for entry in small.best.entries)  # type: ignore[attr-defined]
 

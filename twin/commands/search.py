@@ -189,7 +189,7 @@ class _Where:
         from twin.search.estimate import estimate, estimate_json, words
         from twin.show import console
 
-        found = [estimate(job, over=over, only=only) for job, over, only in asked]
+        found = [estimate(job, over=over, only=only, makes_room=pruned) for job, over, only in asked]
         if not self.dry_run:
             print(words(found, crew, pruned=pruned), file=sys.stderr)
             return

@@ -10,6 +10,7 @@ from twin.description.job import Job
 from twin.engine.crew import Workers, size_of
 from twin.search.candidates import candidates, unsettled
 from twin.search.entries import figures_of
+from twin.strategies import strategy_of
 
 SAMPLES = 5
 """Candidates that are timed, spread evenly over all by their micro-steps."""
@@ -26,11 +27,20 @@ class Estimate:
 
 
 def estimate(
-    job: Job, *, over: frozenset[str] = frozenset(), only: Mapping[str, frozenset[int]] | None = None
+    job: Job,
+    *,
+    over: frozenset[str] = frozenset(),
+    only: Mapping[str, frozenset[int]] | None = None,
+    makes_room: bool = False,
 ) -> Estimate:
-    """Count the candidates of a search and time some of them."""
+    """Count the candidates of a search and time some of them.
+
+    `makes_room`: as a search over strategies does, with what makes room too where nothing fits without.
+    """
     base = unsettled(job)
     found = candidates(base, over, only)
+    if makes_room and not any(one.feasible for one in found):
+        found += candidates(base, over | frozenset(strategy_of(job).makes_room), only)
     ready = sorted((one for one in found if one.feasible), key=lambda one: one.micro_steps or 0)
     count = min(SAMPLES, len(ready))
     chosen = [ready[(2 * i + 1) * len(ready) // (2 * count)] for i in range(count)]
