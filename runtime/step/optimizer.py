@@ -40,6 +40,8 @@ class Optimizer:
         self.spans = [(span.start, span.stop) for spans in decays for span in spans]
         self.stopped = torch.zeros((), dtype=torch.bool, device=store.device)
         """True if a gradient has not been finite: nothing is updated any more."""
+        self.updated = torch.zeros((), dtype=torch.int64, device=store.device)
+        """Steps whose gradients were finite, until the first whose was not: that one's number, counted from 0."""
         self._moments = self._made_moments()
         self._prepare()
         self._count_from(0)
@@ -79,6 +81,7 @@ class Optimizer:
         size = self._gradient_bytes
         norm = self._norm()
         self.stopped |= ~(torch.isfinite(norm) & torch.isfinite(store.loss[0]))
+        self.updated += ~self.stopped
         if self.context.job.clip_gradients:
             ops.compute(
                 CLIP, "scale", lambda: self._scale(norm), lambda: Memory(2 * size, work="clip/scale"), phase="optimizer"
@@ -148,6 +151,7 @@ class Optimizer:
         for name, flat in moments.items():
             self._moments[name].copy_(flat)
         self.stopped.zero_()
+        self.updated.fill_(steps)
         self._count_from(steps)
 
     def _count_from(self, steps: int) -> None:

@@ -38,8 +38,6 @@ class Guard:
 
     board: Board
     spikes: Spikes
-    _good: int | None = None
-    """The last step whose figures were numbers."""
     _seen: int | None = None
     """The last step whose loss did not leap."""
     _round: int = 0
@@ -50,13 +48,10 @@ class Guard:
     def culprit(self, done: int, *, stopped: bool) -> Culprit | None:
         """Return what to go back for after so many steps, alike on all ranks.
 
-        `stopped`: the loss or gradient of the last step was NaN or infinite.
+        `stopped`: the loss or gradient of the last of them was NaN or infinite, and of no step before it.
         """
-        step = done - 1
         if stopped:
-            first = step - 1 if self._good is None else self._good
-            return Culprit(step, max(first, 0), "loss or gradient is not finite", finite=False)
-        self._good = step
+            return Culprit(done - 1, max(done - 2, 0), "loss or gradient is not finite", finite=False)
         if self._notice is None and (found := self.board.read(self._key)) is not None:
             self._notice = int(found[0]), Culprit(int(found[1]), int(found[2]), str(found[3]))
         if self._notice is not None and done >= self._notice[0]:
@@ -80,7 +75,7 @@ class Guard:
 
     def went_back(self, step: int) -> None:
         """Begin again after so many steps."""
-        self._round, self._notice, self._good, self._seen = self._round + 1, None, None, None
+        self._round, self._notice, self._seen = self._round + 1, None, None
         self.spikes.forget(step)
 
     @property

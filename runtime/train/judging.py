@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from runtime.parallel.failures import DivergedError, NonFiniteError
 from runtime.plan.plan import Plan
 from runtime.records.console import Display
@@ -13,6 +15,10 @@ from runtime.survive.stop import Stop
 from runtime.train.diagnosis import find_non_finite
 from runtime.train.saving import Saving
 from runtime.train.state import State
+
+
+BatchOf = Callable[[int], list[MicroBatch]]
+"""Gives what a step trains on; all ranks ask for the same."""
 
 
 class Judge:
@@ -29,20 +35,26 @@ class Judge:
         if wanted is not None:
             self.guard = Guard(stop.board, Spikes(wanted.spike, wanted.window, records.losses(wanted.window)))
 
-    def went_back(self, batch: list[MicroBatch], done: int, display: Display) -> bool:
-        """Go back to a checkpoint if a gradient is not finite, or the loss has leapt; True if it went back."""
-        stopped = bool(self.trainee.optimizer.stopped)
+    def went_back(self, batch_of: BatchOf, done: int, display: Display) -> bool:
+        """Go back to a checkpoint if a gradient is not finite, or the loss has leapt; True if it went back.
+
+        A GPU's host looks at some steps only: the first whose gradient was not finite may lie before the last.
+        """
+        optimizer = self.trainee.optimizer
+        stopped = bool(optimizer.stopped)
+        if stopped:
+            done = int(optimizer.updated) + 1
         if self.guard is None:
             if stopped:
-                raise find_non_finite(self.trainee, batch, done - 1)
+                raise find_non_finite(self.trainee, batch_of(done - 1), done - 1)
             return False
         culprit = self.guard.culprit(done, stopped=stopped)
         if culprit is None:
             return False
-        self._go_back(culprit, batch, self.guard, display)
+        self._go_back(culprit, batch_of, self.guard, display)
         return True
 
-    def _go_back(self, culprit: Culprit, batch: list[MicroBatch], guard: Guard, display: Display) -> None:
+    def _go_back(self, culprit: Culprit, batch_of: BatchOf, guard: Guard, display: Display) -> None:
         rollback, state, saving = self.plan.options.rollback, self.state, self.saving
         assert rollback is not None
         saving.settle(display)
@@ -57,7 +69,7 @@ class Judge:
             display.warn,
         )
         if gone is None:
-            raise self._diverged(culprit, batch)
+            raise self._diverged(culprit, batch_of)
         state.history, entry = gone
         state.step = state.saved_at = entry.to_step
         guard.went_back(state.step)
@@ -71,9 +83,9 @@ class Judge:
             f"without batches {', '.join(map(str, entry.left_out))}"
         )
 
-    def _diverged(self, culprit: Culprit, batch: list[MicroBatch]) -> NonFiniteError:
+    def _diverged(self, culprit: Culprit, batch_of: BatchOf) -> NonFiniteError:
         if not culprit.finite:
-            return find_non_finite(self.trainee, batch, culprit.step)
+            return find_non_finite(self.trainee, batch_of(culprit.step), culprit.step)
         return DivergedError(
             f"step {culprit.step}: {culprit.why}, and the run has gone back often enough "
             "(train.rollback.most); try a lower learning rate"

@@ -153,11 +153,11 @@ class Run:
             next_look = self._next_look(state.step)
             self.stop.announce(next_look)
             rate = schedule.at(state.step)
-            batch, figures = self._step(rate, listeners)
+            figures = self._step(rate, listeners)
             done = state.step + 1
             if done == next_look:
                 state.ended = done < options.steps and self.stop.due(done)
-                if self.judge.went_back(batch, done, self.display):
+                if self.judge.went_back(self._batch, done, self.display):
                     since = state.step
                     watch.lap()
                     continue
@@ -198,11 +198,15 @@ class Run:
         if due(options.checkpoints.memory_every, done):
             self.saving.copy(self.display)
 
-    def _step(self, rate: float, listeners: list[Tracer | Lookout]) -> tuple[list[MicroBatch], StepFigures]:
+    def _batch(self, step: int) -> list[MicroBatch]:
+        """Return what a step trains on."""
+        return self.feed.step(self.state.history.batch(step))
+
+    def _step(self, rate: float, listeners: list[Tracer | Lookout]) -> StepFigures:
         step = self.state.step
         for each in listeners:
             each.before(step)
-        batch = self.feed.step(self.state.history.batch(step))
+        batch = self._batch(step)
         if step + 1 < self.plan.options.steps:
             self.feed.prepare(self.state.history.batch(step + 1))
         for each in listeners:
@@ -210,7 +214,7 @@ class Run:
         figures = self.trainee.step(batch, rate)
         for each in listeners:
             each.after(step)
-        return batch, figures
+        return figures
 
     def _next_look(self, done: int) -> int:
         """After how many steps hosts wait for a step's figures next: a GPU only where they are wanted."""
@@ -238,7 +242,7 @@ class Run:
             return
         found = self.evaluation.look()
         if not all(math.isfinite(loss) for loss in found.values()):
-            raise find_non_finite(self.trainee, self.feed.step(self.state.history.batch(step)), step)
+            raise find_non_finite(self.trainee, self._batch(step), step)
         if self.records is not None:
             self.records.write({"after_steps": step, **found})
         self.display.say(f"step {step}: {told(found)}")
