@@ -12,6 +12,7 @@ from runtime.checkpoint.manifest import Manifest
 from runtime.checkpoint.pieces import MODEL, tensor_names
 from runtime.checkpoint.tensor_file import DTYPE_NAMES
 from runtime.step.context import Context
+from twin.description.model import Model
 from twin.description.problems import DescriptionError, Problem, did_you_mean
 
 MAX_SHOWN = 12
@@ -21,8 +22,11 @@ SAME = (
 )
 """Keys of a model that the shapes of its weights do not tell."""
 
+FULL_REMEDY = "give a file of the same model, such as `fourfold export` writes"
+
 Descriptions = Mapping[str, tuple[tuple[int, ...], str]]
 """Shape and dtype by name."""
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
@@ -37,15 +41,14 @@ def check_checkpoint(manifest: Manifest, context: Context, path: Path) -> None:
     # moments have the shapes of their weights: they are news only if the weights fit
     weights = [p for p in problems if p.path.startswith(f"{MODEL}/")]
     remedy = "resume with the model it was saved from, or choose another directory for checkpoints"
-    refuse([*_of_shape(manifest.model, context), *(weights or problems)], path, remedy)
+    refuse([*_of_shape(manifest.model, context.job.model), *(weights or problems)], path, remedy)
 
 
 def check_full_model(found: Descriptions, shape: Mapping[str, Any], context: Context, path: Path) -> None:
     """Refuse a full model that is another one; `shape` is what its file says about itself. Every rank must call it."""
     expected = _of_all_stages({name: p.spec.shape for p in context.store.of_model for name in p.spec.names}, context)
     problems = differences(found, expected, set(DTYPE_NAMES.values()))
-    remedy = "give a file of the same model, such as `fourfold export` writes"
-    refuse([*_of_shape(shape, context), *problems], path, remedy)
+    refuse([*_of_shape(shape, context.job.model), *problems], path, FULL_REMEDY)
 
 
 def _of_all_stages(own: dict[str, tuple[int, ...]], context: Context) -> dict[str, tuple[int, ...]]:
@@ -58,8 +61,13 @@ def _of_all_stages(own: dict[str, tuple[int, ...]], context: Context) -> dict[st
     return {name: shape for each in found for name, shape in each.items()}
 
 
-def _of_shape(shape: Mapping[str, Any], context: Context) -> list[Problem]:
-    model = context.job.model.model_dump(mode="json")
+def check_file(found: Descriptions, shape: Mapping[str, Any], model: Model, path: Path, expected: Shapes) -> None:
+    """Refuse a full model that is another one than a job's, before there is a rank; see `check_full_model`."""
+    refuse([*_of_shape(shape, model), *differences(found, expected, set(DTYPE_NAMES.values()))], path, FULL_REMEDY)
+
+
+def _of_shape(shape: Mapping[str, Any], wanted: Model) -> list[Problem]:
+    model = wanted.model_dump(mode="json")
     return [
         Problem(f"model.{key}", f"was {shape[key]!r} when it was saved; the job has {model[key]!r}")
         for key in SAME
@@ -67,7 +75,7 @@ def _of_shape(shape: Mapping[str, Any], context: Context) -> list[Problem]:
     ]
 
 
-def differences(found: Descriptions, expected: Mapping[str, tuple[int, ...]], dtypes: Collection[str]) -> list[Problem]:
+def differences(found: Descriptions, expected: Shapes, dtypes: Collection[str]) -> list[Problem]:
     """One problem for every tensor that is missing, unknown, or of another shape or dtype."""
     problems = []
     for name, needed in expected.items():

@@ -29,6 +29,8 @@ from twin.description.problems import fail
 
 SINGLE = "model.safetensors"
 """What a full model's file is called in a directory of its own."""
+CHECKPOINTS = "checkpoints"
+"""Where a run has them."""
 MAX_OPEN_FILES = 256
 """A checkpoint may have more files than a process may open."""
 
@@ -47,7 +49,7 @@ def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint meant by a path: itself, or the newest of a root or of a run."""
     if (path / MANIFEST).is_file():
         return path
-    for root in (path, path / "checkpoints"):
+    for root in (path, path / CHECKPOINTS):
         if found := directory.newest_first(root):
             return found[0]
     if not path.exists():
@@ -144,13 +146,15 @@ Opened = AbstractContextManager[Weights]
 def open_weights(path: Path) -> Iterator[Weights]:
     """Open the weights that a path means: a full model's file, a directory with one, or as in `find_checkpoint`.
 
-    Raises UnusableFileError, also from `read`.
+    A run means its newest checkpoint, whatever was exported into its directory. Raises UnusableFileError, also from
+    `read`.
     """
-    file = path / SINGLE if (path / SINGLE).is_file() else path
+    trained = directory.newest_first(path / CHECKPOINTS)
+    file = path / SINGLE if (path / SINGLE).is_file() and not trained else path
     if file.is_file():
         with TensorFile(file) as opened:
             entries = {name: (entry.dtype, entry.shape) for name, entry in opened.entries.items()}
-            yield Weights(file, _shape(opened), entries, opened.read_rectangle)
+            yield Weights(file, shape_of(opened), entries, opened.read_rectangle)
         return
     checkpoint = find_checkpoint(path)
     manifest = read_manifest(checkpoint)
@@ -178,7 +182,7 @@ def import_model(path: Path, context: Context) -> None:
     try:
         with TensorFile(path) as file:
             found = {name: (entry.shape, entry.dtype) for name, entry in file.entries.items()}
-            check_full_model(found, _shape(file), context, path)
+            check_full_model(found, shape_of(file), context, path)
             for parameter in store.of_model:
                 held = Range(parameter, 0, parameter.shard.stored)
                 for begin, values in _values(file, held):
@@ -187,7 +191,7 @@ def import_model(path: Path, context: Context) -> None:
         raise fail(str(error.path), error.reason) from None
 
 
-def _shape(file: TensorFile) -> dict[str, Any]:
+def shape_of(file: TensorFile) -> dict[str, Any]:
     """What the file says about its model; files from elsewhere say nothing."""
     try:
         model = json.loads(file.metadata.get("model", "{}"))

@@ -24,7 +24,7 @@ from runtime.data.chat import Marked
 from runtime.data.documents import standard_library_documents
 from runtime.data.manifest import MANIFEST, TOKENIZER, Manifest, Split
 from runtime.data.packing import Packed, Packer
-from runtime.data.tokenizer import ByteTokenizer, Tokenizer
+from runtime.data.tokenizer import ByteTokenizer, Tokenizer, begun
 from runtime.data.tokens import SPLITS, documents_of, file_of, targets_of
 from twin.description.problems import DescriptionError, fail
 from twin.trace.directory import written_whole
@@ -77,6 +77,7 @@ def build_dataset(
             dtype=dtype,
             vocabulary=tokenizer.vocabulary,
             separator=tokenizer.separator,
+            begin=tokenizer.begin,
             tokenizer="bytes" if tokenizer.json is None else "tokenizer.json",
             train=train.summary(),
             validation=validation.summary(),
@@ -157,6 +158,8 @@ class _Writer:
         counts = None
         if isinstance(document, str):
             tokens = self._tokenizer.encode(document)
+            if len(tokens):
+                tokens = begun(self._tokenizer, tokens)
             if len(tokens) and self._tokenizer.separator is not None:
                 tokens = np.append(tokens, np.int64(self._tokenizer.separator))
         else:
@@ -263,6 +266,13 @@ def _one_sided(train: _Writer, validation: _Writer, fraction: float) -> Descript
         return fail("--sequence", f"all {long} conversations are longer; give more tokens", None)
     if not full.documents:
         return fail("documents", "hold no text; give files that do")
+    long = train.left_out + validation.left_out
+    if full.lowest >= full.highest and long:
+        return fail(
+            "--sequence",
+            f"is less than {long} of {long + full.documents} conversations take; those that fit are all the same one, "
+            "but training and validation need one each; give more tokens",
+        )
     if full.lowest >= full.highest:
         return fail(
             "documents",

@@ -29,7 +29,7 @@ Token = Annotated[int, Field(ge=0, lt=MAX_VOCABULARY, strict=True)]
 
 
 def without(written: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    """Leave out what only documents at the begin of sequences have, so that other data sets are what they were."""
+    """Leave out what only some data sets have, so that others are what they were."""
     return {key: value for key, value in written.items() if value is not None or key not in keys}
 
 
@@ -71,6 +71,9 @@ class Manifest(Spec):
     """A byte is a token, or a file of the `tokenizers` library copied beside the data."""
     separator: Token | None
     """The token after each document, if the tokenizer has one for that."""
+    begin: Token | None = None
+    """The token before each document's text, if its tokenizer puts one there; conversations have what their template
+    writes."""
     train: Split
     validation: Split
     sequence: Count | None = None
@@ -78,7 +81,7 @@ class Manifest(Spec):
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return without(handler(self), ("sequence",))
+        return without(handler(self), ("begin", "sequence"))
 
     @property
     def token_bytes(self) -> int:

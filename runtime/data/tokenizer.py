@@ -45,6 +45,10 @@ class Tokenizer(Protocol):
         """The token that ends a document."""
 
     @property
+    def begin(self) -> int | None:
+        """The token that begins a text; None if there is none."""
+
+    @property
     def json(self) -> str | None:
         """The tokenizer itself, to be kept beside the data; None for bytes."""
 
@@ -64,6 +68,7 @@ class ByteTokenizer:
 
     vocabulary: int = 256
     separator: int | None = 0
+    begin: int | None = None
     json: str | None = None
 
     def encode(self, text: str) -> NDArray[np.uint8]:
@@ -94,8 +99,8 @@ class ByteTokenizer:
 class JsonTokenizer:
     """A tokenizer of the `tokenizers` library.
 
-    It encodes text as text: nothing is truncated, padded or put around it, and a document in
-    which an author wrote `<|endoftext|>` does not end there.
+    It encodes text as text: nothing is truncated or padded, and a document in which an author wrote `<|endoftext|>`
+    does not end there.
     """
 
     def __init__(self, path: Path) -> None:
@@ -116,6 +121,19 @@ class JsonTokenizer:
             raise fail(str(path), f"has a vocabulary of {self.vocabulary}; use one that has tokens")
         ids = (self._tokenizer.token_to_id(name) for name in END_OF_TEXT)
         self.separator: int | None = next((i for i in ids if i is not None), None)
+        self._special = self._specials()
+        self.begin: int | None = self._begin()
+
+    def _specials(self) -> tuple[str, ...]:
+        """Return the texts of special tokens."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return tuple(token.content for token in added if token.special and token.content)
+
+    def _begin(self) -> int | None:
+        """Return the token that the file's post-processor puts before a text, if it is one, as models know it."""
+        bare, put = (self._tokenizer.encode("a", add_special_tokens=adds).ids for adds in (False, True))
+        alone = len(put) > len(bare) and put[1 : 1 + len(bare)] == bare
+        return int(put[0]) if alone and (bare or self._tokenizer.num_special_tokens_to_add(False) == 1) else None
 
     def encode(self, text: str) -> NDArray[np.int64]:
         """Return the tokens of a text; half a surrogate pair, which is no text, becomes "?"."""
@@ -124,9 +142,14 @@ class JsonTokenizer:
         return np.asarray(ids, dtype=np.int64)
 
     def encode_pieces(self, pieces: Sequence[Piece]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Encode neighbours together that are alike in `special`; a token belongs to the piece in which it begins."""
+        """Encode all together, as a chat is encoded that a model is to answer.
+
+        A token belongs to the piece in which it begins. Where a piece that is not `special` quotes a special token,
+        neighbours are encoded together that are alike in `special`.
+        """
+        quotes = any(special in piece.text for piece in pieces if not piece.special for special in self._special)
         tokens, counts = [], []
-        for special, group in groupby(pieces, key=lambda piece: piece.special):
+        for special, group in groupby(pieces, key=lambda piece: piece.special or not quotes):
             together = list(group)
             ids, number = self._encode_together([piece.text for piece in together], special=special)
             tokens.append(ids)
@@ -163,7 +186,13 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             f"has a vocabulary of {tokenizer.vocabulary}, but the data was built "
             f"with one of {manifest.vocabulary}; {rebuild(directory)}",
         )
+    tokenizer.begin = manifest.begin
     return tokenizer
+
+
+def begun(tokenizer: Tokenizer, tokens: NDArray[Any]) -> NDArray[Any]:
+    """Return the tokens of a text behind the one that begins it, if there is such a one."""
+    return tokens if tokenizer.begin is None else np.concatenate([np.array([tokenizer.begin], np.int64), tokens])
 
 
 def _read(path: Path) -> str:

@@ -32,8 +32,9 @@ def import_(
     from twin.description.units import format_si
 
     need_torch("import")
+    from runtime.data.manifest import TOKENIZER
     from runtime.huggingface.importing import import_huggingface
-    from runtime.records.run_directory import IMPORTED
+    from runtime.records.run_directory import COMPANIONS, IMPORTED
 
     done = import_huggingface(source, out, overrides or [])
     if as_json:
@@ -52,7 +53,11 @@ def import_(
         return
     size = format_si(float(done.bytes), "B", digits=3)
     typer.echo(f"{out}: {done.family}, {done.parameters:,} parameters, {size}, with {', '.join(done.companions)}")
-    typer.echo(f"train on from it: fourfold train {out / IMPORTED}")
+    train = f"fourfold train {out / IMPORTED}"
+    if TOKENIZER in done.companions:  # in its own words
+        data = f"fourfold data DATA --text FILE --tokenizer {out / COMPANIONS / TOKENIZER}"
+        train = f"{data}, then {train} --set train.data=DATA"
+    typer.echo(f"train on from it: {train}")
 
 
 def export(

@@ -46,16 +46,21 @@ def find_companions(path: Path) -> Path | None:
     return None
 
 
-def keep_companions(weights: str, run: Path) -> str | None:
+def companions_of(weights: str) -> Path | None:
+    """Return the directory of the files that came with the weights that a run starts from, if there is one."""
+    return located(weights, Path()) if is_directory_of(weights) else find_companions(Path(weights))
+
+
+def keep_companions(weights: str, run: Path, *, tokenizer: bool = True) -> str | None:
     """Copy what goes with the weights that a run starts from into its directory; return what prevented it.
 
-    Training goes on without them.
+    `tokenizer`: with that, which is not the run's if its data are in other words. Training goes on without them.
     """
-    source = located(weights, Path()) if is_directory_of(weights) else find_companions(Path(weights))
+    source = companions_of(weights)
     if source is None:
         return None
     try:
-        copy_companions(source, run / COMPANIONS)
+        copy_companions(source, run / COMPANIONS, (CONFIG, *OTHERS) if tokenizer else (CONFIG,))
     except (OSError, UnusableFileError) as error:
         return f"config and tokenizer of {weights} are not kept with the run: {error}"
     return None

@@ -16,10 +16,12 @@ from twin.description.problems import DescriptionError, Problem, fail
 from twin.description.train import Train
 
 SAME = (
-    *("heads", "key_value_heads", "head_size", "activation", "norm", "qk_norm", "residual", "positions"),
-    "rotary_size",
+    *("heads", "key_value_heads", "head_size", "activation", "norm", "norm_epsilon", "qk_norm", "residual"),
+    *("positions", "rotary_size"),
 )
-"""What the weights were trained as; the rest is in their shapes, or may change, as rotary bases do for longer text."""
+"""What the weights were trained as; the rest is in their shapes, or may change."""
+MAY_CHANGE = ("rotary_base", "rotary_scaling")
+"""What may change for longer text, and is said."""
 
 
 def load_weights(directory: Path, context: Context) -> int:
@@ -50,12 +52,29 @@ def initial_weights(named: str, context: Context) -> None:
         import_model(Path(named), context)
 
 
-def begin_with(options: Train, context: Context, *, adapters: bool = True) -> None:
-    """Fill this rank's weights from what `train:` names, if it names any, and adapters too if they are wanted."""
-    if options.initial_weights is not None:
-        initial_weights(options.initial_weights, context)
+def begin_with(options: Train, context: Context, *, adapters: bool = True) -> str | None:
+    """Fill this rank's weights from what `train:` names, if it names any, and adapters too if they are wanted.
+
+    Return what is to be said of them.
+    """
+    told = None
+    if (named := options.initial_weights) is not None:
+        initial_weights(named, context)
+        if is_directory_of(named):
+            model = context.job.model
+            told = changed(model, read_model(located(named, Path()), model.sequence))
     if adapters and options.initial_adapters is not None:
         load_adapters(Path(options.initial_adapters), context, family_of(options.initial_weights))
+    return told
+
+
+def changed(wanted: Model, there: Model) -> str | None:
+    """Say how positions are told otherwise than the weights of a directory were trained with, if they are."""
+    if wanted.positions != "rotary":
+        return None
+    pairs = {key: (getattr(there, key), getattr(wanted, key)) for key in MAY_CHANGE}
+    told = [f"model.{key} is {one} there, {own} here" for key, (one, own) in pairs.items() if one != own]
+    return "; ".join(told) or None
 
 
 def check_same(wanted: Model, there: Model, directory: Path) -> None:

@@ -102,7 +102,8 @@ def sample(resolve: Resolve) -> Callable[..., None]:
         count = tokens or wanted.tokens or type(wanted)().tokens
 
         def tell(_loaded: Loaded, asked: Prompt, made: list[int]) -> None:
-            text = tokenizer.decode([*asked.tokens, *made])
+            given = asked.tokens if tokenizer.begin is None else asked.tokens[1:]
+            text = tokenizer.decode([*given, *made])
             if not (as_json or prompts):
                 typer.echo(text)
                 return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.data.documents import json_lines
-from runtime.data.tokenizer import Tokenizer
+from runtime.data.tokenizer import Tokenizer, begun
 from twin.description.model import Model
 from twin.description.problems import DescriptionError, Problem, fail
 
@@ -21,16 +21,17 @@ class Prompt:
 
     text: str
     tokens: tuple[int, ...]
+    """With the one that begins a text, if there is such a one."""
     id: str | int | None = None
     """As given, for whoever matches answers to prompts."""
 
 
 def one_prompt(text: str, tokenizer: Tokenizer, model: Model, origin: str) -> Prompt:
     """Check a prompt; raises DescriptionError."""
-    tokens = tuple(int(token) for token in tokenizer.encode(text))
-    if problem := _problem(text, tokens, model, origin):
+    prompt = _prompt(text, tokenizer)
+    if problem := _problem(prompt, model, origin):
         raise DescriptionError([problem])
-    return Prompt(text, tokens)
+    return prompt
 
 
 def read_prompts(path: Path, tokenizer: Tokenizer, model: Model) -> list[Prompt]:
@@ -39,7 +40,7 @@ def read_prompts(path: Path, tokenizer: Tokenizer, model: Model) -> list[Prompt]
         raise fail(str(path), "no such file (--prompts)")
     found, problems = list(_lines(path, tokenizer)), []
     for where, prompt in found:
-        problem = _problem(prompt.text, prompt.tokens, model, where)
+        problem = _problem(prompt, model, where)
         problems += [problem] if problem else []
     if problems:
         raise DescriptionError(problems)
@@ -53,10 +54,16 @@ def _lines(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[str, Prompt]]:
         text, name = line[PROMPT], line.get(ID)
         if name is not None and (isinstance(name, bool) or not isinstance(name, str | int)):
             raise fail(f"{where}: {ID}", "expected text or a whole number", name)
-        yield f"{where}: {PROMPT}", Prompt(text, tuple(int(token) for token in tokenizer.encode(text)), name)
+        yield f"{where}: {PROMPT}", _prompt(text, tokenizer, name)
 
 
-def _problem(text: str, tokens: tuple[int, ...], model: Model, origin: str) -> Problem | None:
+def _prompt(text: str, tokenizer: Tokenizer, name: str | int | None = None) -> Prompt:
+    tokens = tokenizer.encode(text)
+    return Prompt(text, tuple(int(token) for token in (begun(tokenizer, tokens) if len(tokens) else tokens)), name)
+
+
+def _problem(prompt: Prompt, model: Model, origin: str) -> Problem | None:
+    text, tokens = prompt.text, prompt.tokens
     if not tokens:
         return Problem(origin, "is empty; give some text to go on from", text)
     if len(tokens) > model.sequence:

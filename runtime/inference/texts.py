@@ -118,9 +118,10 @@ def _padded(piece: NDArray[np.int64], length: int) -> NDArray[np.int64]:
 
 
 def _documents(path: Path, key: str, tokenizer: Tokenizer, model: Model) -> Iterator[NDArray[np.int64]]:
-    """Yield the tokens of each document that has any, behind the separator if there is one."""
+    """Yield the tokens of each document that has any, behind the one that begins a text, or the separator."""
     texts = jsonl_documents([path], key) if path.suffix == JSON_LINES else text_documents([path])
-    before = [] if tokenizer.separator is None else [tokenizer.separator]
+    first = tokenizer.separator if tokenizer.begin is None else tokenizer.begin
+    before = [] if first is None else [first]
     for number, text in enumerate(texts, start=1):
         tokens = np.concatenate([np.array(before, np.int64), tokenizer.encode(text).astype(np.int64)])
         if len(tokens) == len(before):

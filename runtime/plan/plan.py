@@ -9,13 +9,15 @@ from typing import Any
 import torch
 
 from runtime.checkpoint.fingerprint import fingerprint
-from runtime.data.tokenizer import load_tokenizer
-from runtime.huggingface.peft_in import family_of, read_adapters
+from runtime.data.tokenizer import begun, load_tokenizer
 from runtime.launch.environment import Process
 from runtime.launch.meeting import choose_device
+from runtime.model.attention_backend import settled_backend
 from runtime.plan.computed import check_computed
 from runtime.plan.sources import Sources, open_sources
+from runtime.plan.weights import check_there, look_into
 from runtime.records.run_directory import check_directory
+from runtime.step.context import PRECISIONS
 from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
 from twin.description.huggingface import PREFIX, is_directory_of, located
@@ -109,35 +111,21 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
     check_computed(job)
     device = choose_device(options.device, process)
     sources = open_sources(job, options)
-    _check_weights(options.initial_weights)
-    if options.initial_adapters is not None and job.lora is not None:
-        if not Path(options.initial_adapters).is_dir():
-            raise fail("train.initial_adapters", "no such directory", options.initial_adapters)
-        if process.rank == 0:  # before a run that is there is deleted for it
-            read_adapters(Path(options.initial_adapters), job.lora, job.model, family_of(options.initial_weights))
+    check_there(options, job)
     if options.sample.tokens and max(prompt_tokens(options, sources)) >= job.model.vocabulary:
         raise fail(
             "train.sample.prompt",
             f"has tokens beyond the model's vocabulary of {job.model.vocabulary}",
             options.sample.prompt,
         )
-    if process.rank == 0:
+    settled_backend(job, device, PRECISIONS[job.precision])
+    if process.rank == 0:  # before a run that is there is deleted for it
+        look_into(options, job, sources)
         check_directory(plan.out, plan.identity(sources), force=plan.force)
     return device, sources
-
-
-def _check_weights(given: str | None) -> None:
-    """See whether the weights to start from are there at all."""
-    if given is None:
-        return
-    if is_directory_of(given):
-        if not located(given, Path()).is_dir():
-            raise fail("train.initial_weights", "no such directory", given)
-    elif not Path(given).is_file():
-        raise fail("train.initial_weights", "no such file", given)
 
 
 def prompt_tokens(options: Train, sources: Sources) -> list[int]:
     """Tokens that the sample begins with; at least one."""
     tokenizer = load_tokenizer(sources.directory)
-    return [int(token) for token in tokenizer.encode(options.sample.prompt)] or [0]
+    return [int(token) for token in begun(tokenizer, tokenizer.encode(options.sample.prompt))] or [0]

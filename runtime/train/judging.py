@@ -16,7 +16,6 @@ from runtime.train.diagnosis import find_non_finite
 from runtime.train.saving import Saving
 from runtime.train.state import State
 
-
 BatchOf = Callable[[int], list[MicroBatch]]
 """Gives what a step trains on; all ranks ask for the same."""
 

@@ -104,11 +104,13 @@ class Run:
         if loaded is None or self.plan.job.lora is not None:  # a checkpoint of adapters has nothing else
             from runtime.huggingface.weights import begin_with  # noqa: PLC0415  rarely needed
 
-            begin_with(options, self.context, adapters=loaded is None)
+            if (told := begin_with(options, self.context, adapters=loaded is None)) is not None:
+                news = (*news, f"{options.initial_weights}: {told}")
         if loaded is None and options.initial_weights is not None and self.first:
             from runtime.huggingface.companions import keep_companions  # noqa: PLC0415  rarely needed
 
-            if (problem := keep_companions(options.initial_weights, self.plan.out)) is not None:
+            own = not options.other_tokenizer
+            if (problem := keep_companions(options.initial_weights, self.plan.out, tokenizer=own)) is not None:
                 news = (*news, problem)
         self.display = Display(shown=self.first, steps=options.steps, start=state.step)
         for text in filter(None, news):

@@ -113,5 +113,6 @@ def say_sample(display: Display, plan: Plan, trainee: Trainee, sources: Sources)
         return
     choice = Choice(wanted.temperature, plan.job.seed)
     tokens = generate(trainee, prompt_tokens(plan.options, sources), wanted.tokens, choice)
+    tokenizer = load_tokenizer(sources.directory)
     display.say("sample:")
-    display.say(load_tokenizer(sources.directory).decode(tokens))
+    display.say(tokenizer.decode(tokens if tokenizer.begin is None else tokens[1:]))

@@ -20,6 +20,8 @@ from twin.description.problems import DescriptionError, Problem, did_you_mean, f
 PREFIX = "hf:"
 CONFIG = "config.json"
 MAX_CONFIG_BYTES = 1 << 20
+SLIDING = "sliding_attention"
+"""A kind of layer of `layer_types`."""
 LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3")
 FAMILIES = (*LLAMA_LIKE, "gpt2", "gpt_neox")
 """Values of `model_type` that are known."""
@@ -178,7 +180,7 @@ def _refuse_unknown(config: Config) -> None:
     if not config.flag("scale_attn_weights", default=True):
         config.refuse("scale_attn_weights", "scores that are not divided by √(head size) are not known here", False)
     kinds = raw.get("layer_types")
-    strange = {str(k) for k in kinds} - {"full_attention", "sliding_attention"} if isinstance(kinds, list) else set()
+    strange = {str(k) for k in kinds} - {"full_attention", SLIDING} if isinstance(kinds, list) else set()
     if strange:
         config.refuse("layer_types", f"has {', '.join(sorted(strange))}; full attention is known here")
 
@@ -236,7 +238,7 @@ def _window(config: Config) -> int | None:
     kinds = config.raw.get("layer_types")
     used = config.flag("use_sliding_window", default=False)
     if isinstance(kinds, list):
-        used = "sliding_attention" in kinds
+        used = SLIDING in kinds
     return config.number("sliding_window", default=0) or None if used else None
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from twin.description.huggingface import FAMILIES, LLAMA_LIKE
+from twin.description.huggingface import FAMILIES, LLAMA_LIKE, SLIDING
 from twin.description.model import Model
 from twin.description.problems import DescriptionError, Problem, did_you_mean
 
@@ -95,7 +95,7 @@ def config_of(
     if origin != family:
         base = {key: base[key] for key in base if key.endswith("_token_id")}
     kinds = base.get("layer_types")
-    if isinstance(kinds, list) and len(kinds) != model.layers:
+    if isinstance(kinds, list) and (len(kinds) != model.layers or (model.window is None and SLIDING in kinds)):
         del base["layer_types"]
     own = _gpt2(model) if family == "gpt2" else _gpt_neox(model) if family == "gpt_neox" else _llama_like(model, family)
     common = {
@@ -106,6 +106,8 @@ def config_of(
         "dtype": DTYPES[dtype],
         "torch_dtype": DTYPES[dtype],
     }
+    if "max_window_layers" in base:
+        own.pop("max_window_layers", None)
     return base | common | own
 
 
@@ -150,7 +152,10 @@ def _llama_like(model: Model, family: str) -> dict[str, Any]:
     if family == "mistral":
         return keys | {"sliding_window": model.window}
     bias = {"attention_bias": False} if family == "qwen3" else {}
-    return keys | bias | {"use_sliding_window": False, "sliding_window": None}
+    slides = model.window is not None
+    # which layers slide the file that it came with says; of others all of those from `max_window_layers` on
+    every = {"max_window_layers": 0} if slides else {}
+    return every | keys | bias | {"use_sliding_window": slides, "sliding_window": model.window}
 
 
 def _gpt2(model: Model) -> dict[str, Any]:

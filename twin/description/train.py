@@ -159,6 +159,9 @@ class Train(Spec):
     sample: Sample = Sample()
     initial_weights: str | None = None
     """A full model to start from: safetensors, such as `fourfold export` writes, or hf:DIR, of Hugging Face."""
+    other_tokenizer: StrictBool = False
+    """Train on data in other tokens than those of the tokenizer that came with initial_weights, which is refused
+    otherwise: the same number is another word to them."""
     initial_adapters: str | None = None
     """With `lora`: a directory of PEFT's, whose adapters training starts from."""
     compile: StrictBool = False

@@ -87,7 +87,7 @@ def test_the_fraction_is_kept(tmp_path, fraction):
 class Wide:
     """A tokenizer of more than 65,536 tokens and no separator: characters."""
 
-    vocabulary, separator, json = 0x110000, None, None
+    vocabulary, separator, begin, json = 0x110000, None, None, None
 
     def encode(self, text: str) -> np.ndarray:
         return np.array([ord(c) for c in text], dtype=np.int64)

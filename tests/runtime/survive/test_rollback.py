@@ -187,7 +187,7 @@ def test_the_run_is_the_one_that_never_had_those_batches(tmp_path, kind):
     done = runs.train(job, "--ranks", "2", "--out", str(other), *late)
     assert done.returncode == 0, done.stderr
     found, expected = runs.losses(tmp_path / "run"), runs.losses(other)
-    assert list(found) == (list(range(3, 30, 4)) + [29] if late else list(range(30)))
+    assert list(found) == ([*list(range(3, 30, 4)), 29] if late else list(range(30)))
     assert found == {step: expected[step] for step in found}
 
 

@@ -1,0 +1,111 @@
+"""The weights that a run starts from, looked into before anything is made or deleted for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runtime.checkpoint.fit import check_file
+from runtime.checkpoint.full_model import shape_of
+from runtime.checkpoint.tensor_file import TensorFile, UnusableFileError
+from runtime.data.manifest import TOKENIZER
+from runtime.huggingface.companions import companions_of
+from runtime.huggingface.families import parameters
+from runtime.huggingface.peft_in import family_of, read_adapters
+from runtime.huggingface.source import Source
+from runtime.huggingface.weights import check_same
+from runtime.plan.sources import Sources
+from twin.description.huggingface import is_directory_of, located, read_model
+from twin.description.job import Job
+from twin.description.problems import fail
+from twin.description.train import Train
+
+MAX_TOKENIZER_BYTES = 256 << 20
+
+
+def check_there(train: Train, job: Job) -> None:
+    """See whether the weights to start from are there at all; raises DescriptionError."""
+    if (given := train.initial_weights) is not None:
+        if is_directory_of(given):
+            if not located(given, Path()).is_dir():
+                raise fail("train.initial_weights", "no such directory", given)
+        elif not Path(given).is_file():
+            raise fail("train.initial_weights", "no such file", given)
+    if train.initial_adapters is not None and job.lora is not None and not Path(train.initial_adapters).is_dir():
+        raise fail("train.initial_adapters", "no such directory", train.initial_adapters)
+
+
+def look_into(train: Train, job: Job, sources: Sources) -> None:
+    """See whether they are the job's model, and its data in the words that they know; raises DescriptionError.
+
+    No weight is read.
+    """
+    if train.initial_adapters is not None and job.lora is not None:
+        read_adapters(Path(train.initial_adapters), job.lora, job.model, family_of(train.initial_weights))
+    if (given := train.initial_weights) is None:
+        return
+    if is_directory_of(given):
+        directory = located(given, Path())
+        check_same(job.model, read_model(directory, job.model.sequence), directory)
+        with Source(directory, job.model):
+            pass
+    else:
+        try:
+            with TensorFile(Path(given)) as file:
+                found = {name: (entry.shape, entry.dtype) for name, entry in file.entries.items()}
+                check_file(found, shape_of(file), job.model, Path(given), parameters(job.model))
+        except UnusableFileError as error:
+            raise fail(str(error.path), error.reason) from None
+    if not train.other_tokenizer:
+        _check_words(given, sources)
+
+
+def _check_words(given: str, sources: Sources) -> None:
+    """Refuse data in other tokens than those of the tokenizer that came with the weights, if one did."""
+    came = companions_of(given)
+    known = None if came is None else words_of(came / TOKENIZER)
+    if came is None or known is None:
+        return
+    used = None if sources.parts[0].manifest.tokenizer == "bytes" else words_of(sources.directory / TOKENIZER)
+    if used is not None and all(used.get(word) == number for word, number in known.items()):
+        return
+    what = "bytes" if used is None else f"tokens of {sources.directory / TOKENIZER}"
+    raise fail(
+        "train.data",
+        f"is in {what}, but {came / TOKENIZER} came with the weights: the same number is another word to them; build "
+        f"it with that one (`fourfold data DIR --tokenizer {came / TOKENIZER}`), or set train.other_tokenizer: true "
+        "for a model that is to learn new words",
+        str(sources.directory),
+    )
+
+
+def words_of(path: Path) -> dict[str, int] | None:
+    """Return the numbers of a tokenizer's words, of a file of the `tokenizers` library; None if it tells of none.
+
+    Read as JSON: the library is not needed for that.
+    """
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_TOKENIZER_BYTES:
+            return None
+        described = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(described, Mapping) or not isinstance(model := described.get("model"), Mapping):
+        return None
+    found = _vocabulary(model.get("vocab"))
+    added = described.get("added_tokens")
+    for each in added if isinstance(added, list) else ():
+        if isinstance(each, Mapping) and type(each.get("id")) is int:
+            found[str(each.get("content"))] = each["id"]
+    return found or None
+
+
+def _vocabulary(given: Any) -> dict[str, int]:
+    """Read words with their numbers, or words and scores in the order of their numbers."""
+    if isinstance(given, Mapping):
+        return {str(word): number for word, number in given.items() if type(number) is int}
+    if isinstance(given, list):
+        return {str(each[0]): number for number, each in enumerate(given) if isinstance(each, list) and each}
+    return {}
