@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from runtime.model.narrow_sums import norm_gradient
+
 
 def squared(x: torch.Tensor, wide: torch.dtype) -> torch.Tensor:
     """Sum the squares of each row, (rows, 1)."""
@@ -54,8 +56,7 @@ def input_gradient(
             dy, x, [width], scale, weight, [True, not frozen]
         )
         return fused
-    dx, dweight, _ = torch.ops.aten.native_layer_norm_backward(
-        dy, x, [width], torch.zeros_like(scale), scale, weight.to(scale.dtype), None, [True, not frozen, False]
-    )
+    vectors = weight.to(scale.dtype), None
+    dx, dweight, _ = norm_gradient(dy, x, torch.zeros_like(scale), scale, vectors, (True, not frozen, False))
     dx.add_((dy @ weight).to(scale.dtype)[:, None] * scale / width)
     return dx, dweight

@@ -137,6 +137,26 @@ def test_an_all_to_all_of_nodes_of_unequal_size_is_as_long_as_the_fullest():
     assert option.wire_seconds == pytest.approx(slower)
 
 
+@pytest.mark.parametrize(("name", "ranks"), [("dgx-h100", 17), ("dgx-h100", 33), ("perlmutter", 9), ("dgx-h100", 20)])
+def test_nodes_that_are_filled_otherwise_send_what_they_have_through_what_they_have(name, ranks):
+    """Counted pair by pair: the slowest node decides, and the last one's few NICs carry its own parts alone."""
+    machine = MACHINES[name]
+    library, devices = machine.libraries["nccl"], machine.devices_per_node
+    placement, size = Placement.contiguous(ranks, devices), 2.0**33
+    sent = dict.fromkeys(range(placement.node_count), 0.0)
+    for sender in range(ranks):
+        for receiver in range(ranks):
+            if sender // devices != receiver // devices:
+                sent[sender // devices] += size / ranks
+    found = cost(name, "all_to_all", size, placement)
+    for node, expected in sent.items():
+        assert sum(load.bytes for load in found.loads if load.resource[:2] == ("nic", node)) == pytest.approx(expected)
+    rate = machine.nic.rate_bytes_per_second * library.pairwise.network_efficiency
+    nics = [len({machine.nic_of(device) for device in used}) for used in placement.nodes]
+    slowest = max(sent[node] / (nics[node] * rate) for node in sent)
+    assert found.transfer_seconds == pytest.approx(slowest, rel=0.01)
+
+
 @pytest.mark.parametrize(
     "kind", ["send", "exchange", "all_gather", "reduce_scatter", "all_reduce", "all_to_all", "shift"]
 )

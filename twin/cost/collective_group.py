@@ -46,6 +46,10 @@ class Group:
     crossings: tuple[int, ...]
     """Ring hops that leave each dragonfly group of the placement; empty if it is only one."""
 
+    def nic_rate(self, pattern: Pattern) -> float:
+        """Rate of all NICs of a node with this pattern, usable, as far as its members reach them."""
+        return nic_rate(self.machine, pattern)
+
     @property
     def member_rate(self) -> float:
         """Rate at which one member reaches NICs: that of its port, if all goes through it."""
@@ -70,8 +74,6 @@ def look(machine: Machine, placement: Placement) -> Group:
     nodes = placement.node_count
     inside = {pattern: channels(machine, pattern) for pattern in patterns}
     nics = {pattern: tuple(sorted({machine.nic_of(d) for d in pattern})) for pattern in patterns}
-    nic, port = machine.nic.rate_bytes_per_second, port_to_nics(machine)
-    nic_rate = min(min(len(nics[pattern]) * nic, len(pattern) * port) for pattern in patterns)
     crossings = ring_crossings(placement)
     network = machine.network
     near = float(machine.nic.latency_seconds)
@@ -90,12 +92,18 @@ def look(machine: Machine, placement: Placement) -> Group:
         channels=inside,
         nics=nics,
         local_rate=min(c.bytes_per_second for c in inside.values()) * machine.fabric.efficiency,
-        network_rate=nic_rate if nodes > 1 else float("inf"),
+        network_rate=min(nic_rate(machine, pattern) for pattern in patterns) if nodes > 1 else float("inf"),
         local_latency_seconds=float(machine.fabric.latency_seconds),
         network_latency_seconds=near + (0.0 if one_switch else leave_switch * switch) + (outside if crossings else 0.0),
         far_latency_seconds=near + (0.0 if one_switch else switch) + (outside if crossings else 0.0),
         crossings=crossings,
     )
+
+
+def nic_rate(machine: Machine, pattern: Pattern) -> float:
+    """Return the rate of all NICs that devices of a node use, as far as they reach them."""
+    nics = {machine.nic_of(device) for device in pattern}
+    return min(len(nics) * machine.nic.rate_bytes_per_second, len(pattern) * port_to_nics(machine))
 
 
 def port_to_nics(machine: Machine) -> float:

@@ -5,6 +5,7 @@ Algorithms (`twin.cost.collectives`) each return options; `collective` takes the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from twin.cost.collective_group import Group, Pattern
@@ -26,11 +27,13 @@ class Option:
     local_bytes: float
     """Bytes that pass each member inside its node, over all channels."""
     nic_bytes: float
-    """Bytes that a node sends, over all NICs the group uses there."""
+    """Bytes that a node sends, over all NICs the group uses there; the most, where nodes differ."""
     uplink_bytes: tuple[float, ...] = ()
     """Bytes that leave each dragonfly group."""
     core_seconds: float = 0.0
     """Time of a CPU core that each member needs, where collectives run on the cores."""
+    nic_bytes_by_pattern: Mapping[Pattern, float] | None = None
+    """By the devices of a node, where nodes that are filled otherwise send other amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +49,10 @@ class NodeUse:
 def node_uses(group: Group, option: Option, pattern: Pattern) -> tuple[NodeUse, ...]:
     """Spread an option's bytes over the NICs and links of a node with this pattern."""
     uses: list[NodeUse] = []
-    if option.nic_bytes:
+    by_pattern = option.nic_bytes_by_pattern
+    if sent := option.nic_bytes if by_pattern is None else by_pattern[pattern]:
         nics = group.nics[pattern]
-        uses += [NodeUse("nic", nic, option.nic_bytes / len(nics)) for nic in nics]
+        uses += [NodeUse("nic", nic, sent / len(nics)) for nic in nics]
     if option.local_bytes:
         inside = group.channels[pattern]
         width = group.machine.devices_per_node

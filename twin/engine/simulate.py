@@ -254,10 +254,15 @@ def _differing(setting: Setting, differences: Differences) -> Setting:
 
 
 def _slowness(job: Job) -> tuple[Floats, float]:
+    """Return how much longer each rank computes than a device does on average, and those without a straggler.
+
+    All wait for the slowest of many devices. A straggler is one of them, and not that one: it is so much slower than
+    devices are on average.
+    """
     typical = slowest_factor(job.machine, job.ranks) if job.slowest_device else 1.0
     slowness = np.full(job.ranks, typical)
     for straggler in job.stragglers:
-        slowness[straggler.rank] = typical * straggler.slowdown
+        slowness[straggler.rank] = max(typical, straggler.slowdown)
     return slowness, typical
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from runtime.model.context import ModelContext
 from runtime.model.functions import INIT
+from runtime.model.narrow_sums import lookup
 from runtime.parallel.ops import Ops, Place
 from runtime.parallel.region import Region
 from runtime.weights.shards import ParameterSpec
@@ -151,10 +151,10 @@ class Embedding(nn.Module):
         documents = self.context.documents
 
         def run(table: torch.Tensor, *positions: torch.Tensor) -> torch.Tensor:
-            found = functional.embedding(tokens, table)
+            found = lookup(tokens, table)
             for rows in positions:
                 if documents is not None:
-                    found = found + functional.embedding(documents.positions, rows)
+                    found = found + lookup(documents.positions, rows)
                 else:
                     found = found + self.rows(rows, tokens.shape[1])
             # the same memory in another shape, but no view, of which FSDP2 warns

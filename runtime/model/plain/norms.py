@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from runtime.model import rms
 from runtime.model.context import ModelContext
+from runtime.model.narrow_sums import layer_norm
 from runtime.model.plain.layers import declare
 from runtime.parallel.ops import Place
 from runtime.parallel.region import Region
@@ -34,7 +34,7 @@ class Norm(nn.Module):
         """Normalise (m, h)."""
 
         def run(x: torch.Tensor, weight: torch.Tensor, *bias: torch.Tensor) -> torch.Tensor:
-            return functional.layer_norm(x, (self.hidden,), weight, bias[0] if bias else None, self.epsilon)
+            return layer_norm(x, weight, bias[0] if bias else None, self.epsilon)
 
         size = float(inputs.nbytes)
         vectors = (self.weight,) if self.bias is None else (self.weight, self.bias)

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from runtime.model.context import ModelContext
 from runtime.model.elementwise import residual
 from runtime.model.functions import INIT
+from runtime.model.narrow_sums import lookup
 from runtime.model.plain import Layers
 from runtime.model.plain.layers import Embedding, Linear, bias_gradient, declare
 from runtime.model.plain.norms import HeadNorms, Norm, RmsNorm, norm_of
@@ -248,7 +248,7 @@ class Table(Embedding):
         elsewhere = (local < 0) | (local >= rows)
 
         def run(table: torch.Tensor) -> torch.Tensor:
-            return functional.embedding(local.clamp(0, rows - 1), table).masked_fill(elsewhere[:, None], 0.0)
+            return lookup(local.clamp(0, rows - 1), table).masked_fill(elsewhere[:, None], 0.0)
 
         size = float(tokens.numel() * self.tokens.shape[1] * self.tokens.element_size())
         table = float(self.tokens.nbytes)

@@ -1,10 +1,10 @@
 """All-to-all by pairs: each member sends each other one its part, one after the other (NCCL's grouped sends).
 
-With p members, of which a on the fullest node, and parts of M/p bytes:
+With p members, of which a on a node, and parts of M/p bytes:
 
     a member moves    (a−1)·M/p inside its node, (p−a)·M/p to other nodes
     a node sends      a·(p−a)·M/p through its NICs
-    T = base + hops + the slower of both
+    T = base + hops + the slowest of both, on any node
 
 in the faster of two ways: short parts go by few channels, which start sooner and move slower (`Pairwise` of a library);
 between nodes there is one, which starts like the former.
@@ -35,7 +35,8 @@ class Way:
     """For each further member of the node, the link's latency included."""
     network_message_seconds: float
     local_rate: float
-    network_rate: float
+    network_share: float
+    """Share of its NICs' rate that a node reaches."""
 
 
 @register("pairwise")
@@ -46,13 +47,14 @@ def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes
     part = bytes_ / group.ranks
     here, there = group.members - 1, group.ranks - group.members
     network = group.nodes > 1
-    nic_bytes = group.members * there * part if network else 0.0
+    sent = {pattern: len(pattern) * (group.ranks - len(pattern)) * part for pattern in group.patterns}
+    slowest = max(bytes_of / group.nic_rate(pattern) for pattern, bytes_of in sent.items()) if network else 0.0
     inside = here + there if group.machine.fabric.port_carries_nics else here  # what a member's port carries
     leaving = tuple(members * (group.ranks - members) * part for members in _members_by_switch_group(group))
     options = []
     for way in _measured_ways(group, library) or _ways_of_rings(group, library, kind):
         local = inside * part / way.local_rate if inside else 0.0
-        far = nic_bytes / way.network_rate if network else 0.0
+        far = slowest / way.network_share
         startup = way.base_seconds + here * way.message_seconds + there * way.network_message_seconds
         wire = max(local, far, group.uplink_seconds(leaving))
         options.append(
@@ -63,7 +65,8 @@ def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes
                 startup_seconds=startup,
                 wire_seconds=wire,
                 local_bytes=inside * part,
-                nic_bytes=nic_bytes,
+                nic_bytes=max(sent.values()) if network else 0.0,
+                nic_bytes_by_pattern=sent if network else None,
                 uplink_bytes=leaving,
                 core_seconds=core_seconds(
                     library, kind, here * part, there * part, here + there, exchange=posted(group, library, kind, part)
@@ -89,7 +92,7 @@ def _measured_ways(group: Group, library: Library) -> list[Way]:
             message_seconds=group.local_latency_seconds,
             network_message_seconds=constants.network_message_seconds + group.network_latency_seconds,
             local_rate=_port(group, group.local_rate * share, 1.0),
-            network_rate=group.network_rate * constants.network_efficiency,
+            network_share=float(constants.network_efficiency),
         )
         for name, base, share in shares
     ]
@@ -101,7 +104,6 @@ def _ways_of_rings(group: Group, library: Library, kind: CollectiveKind) -> list
     for name in library.network_protocols if group.nodes > 1 else library.protocols:
         protocol = library.protocols[name]
         efficiency = library.ring.local_efficiency.of(kind)
-        network_rate = group.network_rate * library.ring.network_efficiency.of(kind)
         ways.append(
             Way(
                 protocol=name,
@@ -109,7 +111,7 @@ def _ways_of_rings(group: Group, library: Library, kind: CollectiveKind) -> list
                 message_seconds=protocol.ring_local_hop_seconds + group.local_latency_seconds,
                 network_message_seconds=protocol.ring_network_hop_seconds + group.network_latency_seconds,
                 local_rate=_port(group, group.local_rate * efficiency * protocol.local_share, protocol.network_share),
-                network_rate=network_rate * protocol.network_share,
+                network_share=library.ring.network_efficiency.of(kind) * protocol.network_share,
             )
         )
     return ways

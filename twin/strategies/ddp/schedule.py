@@ -53,7 +53,7 @@ def generate(job: DdpJob) -> Schedule:
     last = job.micro_steps - 1
     ops: list[Op] = []
     if last > 1:
-        body, _ = _micro_step("micro{micro}/", job, last=False)
+        body, _ = _micro_step("micro{micro}/", job)
         between = [Repeat("micro", tuple(range(1, last)), tuple(body))]
     else:
         between = []
@@ -61,14 +61,14 @@ def generate(job: DdpJob) -> Schedule:
     for micro in dict.fromkeys((0, last)):
         if micro == last and last > 0:
             ops += between
-        own, started = _micro_step(f"micro{micro}/", job, last=micro == last)
+        own, started = _micro_step(f"micro{micro}/", job, first=micro == 0, last=micro == last)
         ops += own
     end = Emitter("", "reduce")
     _finish(end, job, started)
     return Schedule(tuple(ops + end.ops))
 
 
-def _micro_step(prefix: str, job: DdpJob, *, last: bool) -> tuple[list[Op], list[str]]:
+def _micro_step(prefix: str, job: DdpJob, *, first: bool = False, last: bool = False) -> tuple[list[Op], list[str]]:
     step = _Step(job)
     root = Emitter(prefix, "fwd")
     step.forward(root.under("fwd"))
@@ -79,6 +79,9 @@ def _micro_step(prefix: str, job: DdpJob, *, last: bool) -> tuple[list[Op], list
     buckets = Buckets(job, backward, reduces=last and job.concrete_grid.ranks > 1)
     step.backward(backward, buckets)
     buckets.flush()
+    if not last and sums_apart(job.element_bytes, job.micro_steps):
+        size = job.model.parameters * added_bytes(job.element_bytes, first=first)
+        root.under("reduce", phase="reduce").compute("accumulate", Memory(float(size), work="accumulate"))
     return root.ops, buckets.started
 
 
@@ -196,13 +199,26 @@ class _Step:
         return Memory((3 if backward else 2) * after, work=self.model.mlp_kind)
 
 
-def collected_bytes(element_bytes: int, micro_steps: int) -> int:
+def sums_apart(element_bytes: int, micro_steps: int) -> bool:
+    """Whether micro-steps are added up in fp32 beside autograd's own sums, which are as narrow as the gradients."""
+    return element_bytes < FP32_BYTES and micro_steps > 1
+
+
+def added_bytes(element_bytes: int, *, first: bool) -> int:
+    """Bytes that adding a gradient's element to its sum in fp32 moves; autograd's is read, and set to zero."""
+    return 2 * element_bytes + (FP32_BYTES if first else 2 * FP32_BYTES)
+
+
+def collected_bytes(element_bytes: int, micro_steps: int, *, alone: bool = False) -> int:
     """Bytes that a gradient's element costs besides the products, in a step.
 
     Every micro-step adds it to its sum (two reads, one write: PyTorch does so inside the backward pass, where it
-    has no name); at the end it is read, written in fp32, and set to zero.
+    has no name); at the end it is read, written in fp32, and set to zero. With sums apart, what was summed is added to
+    what goes into a bucket, or of one rank `alone` to what is collected.
     """
-    return (3 * micro_steps + 2) * element_bytes + FP32_BYTES
+    apart = sums_apart(element_bytes, micro_steps)
+    joined = 2 * element_bytes + FP32_BYTES if apart and not alone else 0
+    return 3 * micro_steps * element_bytes + joined + added_bytes(element_bytes, first=not (apart and alone))
 
 
 def _finish(root: Emitter, job: DdpJob, started: list[str]) -> None:
@@ -212,7 +228,12 @@ def _finish(root: Emitter, job: DdpJob, started: list[str]) -> None:
         backward.wait(bucket)
     elements, e = job.model.parameters, job.element_bytes
     emit = root.under("reduce")
-    emit.compute("collect", Memory(float(elements * collected_bytes(e, job.micro_steps)), work="collect"))
+    emit.compute(
+        "collect",
+        Memory(
+            float(elements * collected_bytes(e, job.micro_steps, alone=job.concrete_grid.ranks == 1)), work="collect"
+        ),
+    )
     if job.concrete_grid.ranks > 1:
         emit.collective("all_reduce", "data", LOSS_ELEMENTS * FP32_BYTES, "loss/all_reduce_data")
     elements += LOSS_ELEMENTS

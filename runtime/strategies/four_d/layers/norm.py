@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from runtime.model.narrow_sums import norm_gradient
 from runtime.parallel.ops import Place
 from runtime.strategies.four_d.again import Again
 from runtime.strategies.four_d.context import FourDContext
@@ -100,16 +101,12 @@ class Norm4D(torch.nn.Module):
             weight, bias = suited(weight, mean), None if bias is None else suited(bias, mean)
 
         def gradient() -> torch.Tensor:
-            wanted = [True, not frozen, bias is not None and not frozen]
-            dx, dweight, dbias = torch.ops.aten.native_layer_norm_backward(
-                dy, x, [x.shape[1]], mean, rstd, weight, bias, wanted
-            )
-            if not frozen:
-                self.weight_shard.accumulate(dweight)
-                if self.bias_shard is not None:
-                    self.bias_shard.accumulate(dbias)
-            result: torch.Tensor = dx
-            return result if sums is None else _complete(result, x, (mean, rstd), sums, self.hidden)
+            wanted = (True, not frozen, bias is not None and not frozen)
+            dx, dweight, dbias = norm_gradient(dy, x, mean, rstd, (weight, bias), wanted)
+            for shard, found in ((self.weight_shard, dweight), (self.bias_shard, dbias)):
+                if shard is not None and found is not None:
+                    shard.accumulate(found)
+            return dx if sums is None else _complete(dx, x, (mean, rstd), sums, self.hidden)
 
         passes, ending = (8, "/split") if self.split else (3, "")
         return ops.compute(
