@@ -60,6 +60,16 @@ MORE: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     "all logits, fp32": ({"data": 1}, KEPT_TOO | {"precision": "fp32", "model": {"vocabulary": 20000}}),
     "y, all logits, recomputed": ({"y": 4}, {"model": {"vocabulary": 20000}}),
     "ddp, all logits": ({"data": 4}, {**DDP, "model": {"vocabulary": 20000}}),
+    "ddp, all logits, fp32": ({"data": 4}, {**DDP, "precision": "fp32", "model": {"vocabulary": 20000}}),
+    "learned positions, norms of heads, not recomputed": ({"data": 1}, KEPT_TOO | {"model": {"qk_norm": True}}),
+    "rotary, norms of heads, not recomputed": (
+        {"data": 1},
+        KEPT_TOO | {"model": {"qk_norm": True, "positions": "rotary"}},
+    ),
+    "learned positions, norms of heads, fp32": (
+        {"data": 1},
+        KEPT_TOO | {"model": {"qk_norm": True}, "precision": "fp32"},
+    ),
     "scores, not recomputed": ({"data": 1}, KEPT_TOO | SCORES),
     "scores, recomputed": ({"data": 1}, SCORES),
     "y, scores, fp32, not recomputed": ({"y": 2}, KEPT_TOO | SCORES | {"precision": "fp32"}),

@@ -16,8 +16,11 @@ from twin.description.spec import Spec, leaves
 from twin.schedule.communicator import Role
 from twin.strategies import named, names
 
-MAY_DIFFER = {"name", "machine", "train", "seed", "library", "slowest_device", "stragglers"}
-"""What changes how long a job's ops take, not which ops it has."""
+MAY_DIFFER = {
+    *("name", "machine", "train", "seed", "library", "slowest_device", "stragglers", "degraded", "placement"),
+    *("power_cap", "power_cap_watts", "energy"),
+}
+"""What changes how long a job's ops take, or what they cost, not which ops it has."""
 MAX_RANKS = 1 << 20
 
 

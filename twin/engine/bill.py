@@ -1,8 +1,8 @@
 """What a step's energy is in a facility, in carbon and in money; what is not known stays unknown.
 
-Boundaries are told apart: the devices alone; their nodes, if it is said what a node draws besides them; the facility,
-if its PUE is said too. Carbon and money are of the widest boundary that is known, and only if intensity or tariff is
-said.
+Boundaries are told apart: the job's devices alone; their nodes, if it is said what a node draws besides devices, with
+those of its devices that the job leaves idle; the facility, if its PUE is said too. Carbon and money are of the widest
+boundary that is known, and only if intensity or tariff is said.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ def bill(job: Job, device_joules: float, seconds: float, tokens: float) -> dict[
     """
     given = job.energy
     nodes = -(-job.ranks // job.machine.devices_per_node)
+    unused = nodes * job.machine.devices_per_node - job.ranks
+    idle_joules = unused * job.machine.device.idle_watts * seconds
     node_watts = None if given is None else given.node_watts
     pue = None if given is None else given.pue
-    of_nodes = None if node_watts is None else device_joules + nodes * node_watts * seconds
+    of_nodes = None if node_watts is None else device_joules + idle_joules + nodes * node_watts * seconds
     inside = device_joules if of_nodes is None else of_nodes
     of_facility = None if pue is None or of_nodes is None else of_nodes * pue
     boundary: Boundary = "facility" if of_facility is not None else "nodes" if of_nodes is not None else "devices"

@@ -169,7 +169,7 @@ class StepEnergy:
 
     @cached_property
     def active_watts(self) -> float:
-        """Mean power of a device while it computes, as tools that sample busy devices report it."""
+        """Mean power of a device while it computes, by its kernels: without what links draw beside them."""
         ranks, seconds = self._ranks_of_class, 0.0
         for number, part in enumerate(self.simulation.parts):
             computes = _computes(self._watts[number][1])
@@ -227,15 +227,17 @@ class StepEnergy:
             kinds, seconds = self._watts[number][1], self._seconds[number]
             compute = seconds[:, _computes(kinds)].sum(axis=1)
             products = seconds[:, kinds == KINDS.index(PRODUCTS)].sum(axis=1)
+            others = compute - products
             room = np.maximum(self.simulation.step_seconds - compute, 0.0)
-            clock = np.where(products > 0.0, products / np.maximum(products + room, 1e-300), 1.0)
-            clock = np.maximum(clock, LOWEST_CLOCK)
-            units = float(self.power.products_watts) * self.power.clocked(self.simulation.clock)
-            slowed = np.array([self.power.clocked(self.simulation.clock * each) / each for each in clock.tolist()])
+            clock = np.maximum(products / np.maximum(products + room, 1e-300), LOWEST_CLOCK)
+            clock = np.where(compute > 0.0, clock, 1.0)
             now = self.power.clocked(self.simulation.clock)
-            gain = units * products * (1.0 - slowed / now)
+            lowered = np.array([self.power.clocked(self.simulation.clock * each) for each in clock.tolist()])
+            # products take longer; what memory bounds draws less and takes as long
+            gain = float(self.power.products_watts) * products * (now - lowered / clock)
+            gain = np.maximum(gain, 0.0) + float(self.power.others_watts) * others * (now - lowered)
             weight = ranks[part.classes]
-            saved += float(weight @ np.maximum(gain, 0.0))
+            saved += float(weight @ gain)
             clocks += float(weight @ clock)
         return clocks / float(ranks.sum()), saved
 

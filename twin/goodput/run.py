@@ -94,7 +94,7 @@ def run(plan: LongRun, policy: Policy, seconds: float, seed: int) -> Account:
             wanted = False
             now = _wait_for_nodes(policy, account, now, seconds, out)
             next_stop = now + _drawn(rng, rate)
-            now = _restart(plan, account, now, min(next_stop, seconds), from_memory=in_memory > on_disk)
+            now = _restart(plan, account, now, min(next_stop, seconds), from_memory=0 < in_memory >= on_disk)
     return account
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
+from twin.engine.bill import Boundary, bill
 from twin.engine.crew import Workers
 from twin.search.candidates import unsettled
 from twin.search.entries import Progress
@@ -38,12 +39,16 @@ class Sized:
 
 @dataclass(frozen=True)
 class Bill:
-    """What a number of tokens costs: whole steps, devices alone."""
+    """What a number of tokens costs: whole steps."""
 
     steps: int
     seconds: float
     device_hours: float
     energy_joules: float
+    """Of the devices alone."""
+    billed_joules: float
+    """Of the widest boundary of which the job says what it draws."""
+    boundary: Boundary
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,9 @@ class Fleet:
         assert figures is not None
         steps = ceil(self.tokens / self.job.tokens_per_step)
         seconds = steps * figures.step_seconds
-        return Bill(steps, seconds, plan.ranks * seconds / HOUR_SECONDS, steps * figures.energy_joules)
+        devices = steps * figures.energy_joules
+        whole = bill(plan.found.job, devices, seconds, 0.0)
+        return Bill(steps, seconds, plan.ranks * seconds / HOUR_SECONDS, devices, whole["joules"], whole["boundary"])
 
     def in_time(self, plan: Sized) -> bool | None:
         """Tell whether a plan keeps the deadline; None if there is none."""
@@ -74,17 +81,33 @@ class Fleet:
         return bill is not None and bill.seconds <= self.within_seconds
 
     @property
+    def boundary(self) -> Boundary:
+        """What energy is of."""
+        found = self.chosen
+        price = self.bill(found)
+        return "devices" if price is None else price.boundary
+
+    @property
+    def thrifty(self) -> bool:
+        """Whether energy decides."""
+        return any(plan.found is not None and plan.found.by == "energy" for plan in self.plans)
+
+    @property
     def fewest(self) -> Sized | None:
         """The fewest ranks that keep the deadline."""
         return next((plan for plan in self.plans if self.in_time(plan)), None)
 
     @property
     def chosen(self) -> Sized:
-        """The fewest ranks that keep the deadline; without one, or if none does, the best."""
-        if (fewest := self.fewest) is not None:
-            return fewest
+        """The fewest ranks that keep the deadline, or of those that do the thriftiest, where energy is asked for.
+
+        Without one, or if none does, the best.
+        """
         able = [plan for plan in self.plans if plan.found is not None]
-        return min(able, key=lambda p: worth(p.found.entries[0].figures, p.found.by) if p.found else 0.0)
+        in_time = [plan for plan in able if self.in_time(plan)]
+        if (fewest := self.fewest) is not None and not self.thrifty:
+            return fewest
+        return min(in_time or able, key=lambda p: worth(p.found.entries[0].figures, p.found.by) if p.found else 0.0)
 
 
 def search_fleet(

@@ -159,7 +159,7 @@ def _by_ranks(fleet: Fleet) -> _Table:
     if len(fleet.plans) == 1 and fleet.tokens is None:
         return _Table()
     head = ["ranks", axes_title(fleet.chosen.found), "step", "tokens/s"]
-    head += ["days", "device hours", "energy (devices)"] if fleet.tokens else []
+    head += ["days", "device hours", f"energy ({fleet.boundary})"] if fleet.tokens else []
     rows = []
     for plan in fleet.plans:
         if plan.found is None:
@@ -177,7 +177,7 @@ def _by_ranks(fleet: Fleet) -> _Table:
             row += [
                 format_amount(bill.seconds / DAY_SECONDS),
                 format_amount(bill.device_hours, 0),
-                f"{format_amount(bill.energy_joules / 3.6e9)} MWh",
+                f"{format_amount(bill.billed_joules / 3.6e9)} MWh",
             ]
         rows.append(row)
     return _Table(head, rows)

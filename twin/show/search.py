@@ -154,7 +154,7 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
     else:
         console.print("\nThe best of each number of ranks; the global batch stays as it is:")
     heads = ["ranks", axes_title(fleet.chosen.found), "micro-batch", "step", "tokens/s"]
-    heads += ["days", "device hours", "energy (devices)", ""] if fleet.tokens is not None else []
+    heads += ["days", "device hours", f"energy ({fleet.boundary})", ""] if fleet.tokens is not None else []
     table = Table(*heads, box=None, pad_edge=False)
     for column in (table.columns[0], *table.columns[2:]):
         column.justify = "right"
@@ -178,7 +178,7 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
             row += [
                 format_amount(bill.seconds / DAY_SECONDS),
                 format_amount(bill.device_hours, 0),
-                f"{format_amount(bill.energy_joules / 3.6e9)} MWh",
+                f"{format_amount(bill.billed_joules / 3.6e9)} MWh",
                 verdict,
             ]
         table.add_row(*row)
@@ -190,5 +190,7 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
         console.print(
             "[red]None of these is enough.[/]"
             if fewest is None
+            else f"The thriftiest of these that keep the deadline: [bold]{fleet.chosen.ranks:,}[/]"
+            if fleet.thrifty
             else f"The fewest of these that keep the deadline: [bold]{fewest.ranks:,}[/]"
         )

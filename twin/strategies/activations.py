@@ -56,7 +56,7 @@ def block_activation_bytes(
         saved += 2 * tokens * residual_width
     if job.model.qk_norm:
         saved += own * (heads + keys) * (e * job.model.head_size + FP32_BYTES)
-    if job.model.positions == "rotary":
+    if job.model.positions == "rotary" or job.model.qk_norm:  # as they are turned, or were normalised
         saved += own * (heads + keys) * e * job.model.head_size
     if job.attention not in UNFUSED:
         return float(saved + FP32_BYTES * sequences * heads * job.model.sequence / attention_parts)

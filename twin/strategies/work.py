@@ -25,12 +25,17 @@ def quantize(job: Job, elements: int) -> Memory:
 
 
 def norm_passes(job: Job) -> tuple[int, int]:
-    """Count how often a norm reads or writes what it normalises, forward and backward.
+    """Count how often the residual stream's norms read or write what they normalise, forward and backward."""
+    return _passes(job, job.model.norm)
+
+
+def _passes(job: Job, kind: str) -> tuple[int, int]:
+    """Count how often a norm of a kind reads or writes what it normalises, forward and backward.
 
     A GPU has one kernel for it. PyTorch has none of RMS norm for CPUs: there squares are summed, rows scaled and
     weighed one after the other, and the kernel of layer norm's gradient is put right by another pass (`runtime.model`).
     """
-    return (5, 6) if job.model.norm == "rms" and job.machine.device.type == "cpu" else (2, 3)
+    return (5, 6) if kind == "rms" and job.machine.device.type == "cpu" else (2, 3)
 
 
 def norm(job: Job, elements: int) -> Memory:
@@ -51,7 +56,7 @@ def head_norms(job: Job, elements: int, *, backward: bool) -> Memory:
     The kernels want heads that lie side by side: they are copied out of what is packed.
     """
     both = float(elements * job.element_bytes)
-    forward_passes, backward_passes = norm_passes(job)
+    forward_passes, backward_passes = _passes(job, "rms")  # whatever the residual stream has
     if backward:
         return Memory(backward_passes * both, kernels=6 if job.lora is None else 4, work="norm/gradient")
     return Memory((2 + forward_passes) * both, kernels=4, work="norm/normalize")

@@ -55,11 +55,13 @@ class Ddp(Strategy[DdpJob]):
         )
         gradients = e * tokens * (2 * model.hidden + mlp_up + model.mlp_hidden)
         logits = work.loss_bytes(job, tokens, model.vocabulary, in_place=True)
+        # autograd makes a weight's gradient before it is added to its bucket: the head's beside that of the logits
+        head = e * model.vocabulary * (tokens + model.hidden)
         return {
             "weights": float(e * elements),
             "gradients": float(FP32_BYTES * elements),
             "optimizer": float(optimizer_bytes(e) * elements),
-            "activations": model.layers * block + max(gradients, logits),
+            "activations": model.layers * block + max(gradients, logits, head),
             "buffers": float(e * elements),  # buckets, of which PyTorch's gradients are views
         }
 

@@ -194,6 +194,7 @@ def check(job: FsdpJob) -> list[Problem]:
         remedy = "is of DeepSpeed; leave it out, or set flavour: deepspeed"
         given = [key for key in ONLY_DEEPSPEED if getattr(job, key) not in (None, False)]
         given += [] if job.all_reduce_buckets else ["all_reduce_buckets"]
+        given += ["overlap_reduction"] if job.overlap_reduction is False else []
         problems += [Problem(key, remedy, getattr(job, key)) for key in given]
     elif not job.reshard_after_forward:
         remedy = "DeepSpeed's ZeRO-3 drops them; for weights that stay use grid {gradients: N}, its ZeRO-2"

@@ -83,7 +83,7 @@ def _residual(emit: Emitter, linears: Linears, linear: str, name: str) -> None:
         return
     if linears.split and local.linears[linear].bias and (job.flavour == "torch" or not job.fused_elementwise):
         emit.compute(f"{name}_bias", work.bias(float(local.residual_elements * job.element_bytes)))
-    if job.dropout and not job.fused_elementwise:
+    if job.dropout and (job.flavour == "torch" or not job.fused_elementwise):
         emit.compute(f"{name}_mask", work.dropout_mask(job, local.residual_tokens, job.model.hidden))
     emit.compute(name, work.residual(job, local.residual_elements))
 

@@ -162,9 +162,14 @@ class Scattered(Hooks):
         """Wait for everything."""
         del emit
         self._arrive()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Add what replicas have summed to what was there."""
         for here, name, elements in self._summed:
             here.wait(name)
             self._add(here, elements)
+        self._summed.clear()
 
     def everything(self, emit: Emitter) -> None:
         """Send all units' gradients one after the other, in the order of modules, and wait."""
@@ -182,6 +187,9 @@ class Scattered(Hooks):
         here.compute("pack", Memory(float(self.units.unpadded[part] * there + elements * wide), work="accumulate"))
         name = here.start("reduce_scatter", scatter(self.job), float(elements * wide))
         self._flight = (here, name, -(-elements // self.job.weight_parts))
+        if self.job.machine.device.type == "cpu":  # it goes on beside a stream, which CPUs have none of
+            self._arrive()
+            self._finish()
 
     def _arrive(self) -> None:
         """Take in the part that came, and sum it over replicas, if there are any."""
