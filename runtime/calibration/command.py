@@ -123,11 +123,13 @@ def _measured(process: Process, name: str, minutes: float, device: str) -> dict[
     from runtime.launch.board import Board
     from runtime.launch.devices import agree_on_type
     from runtime.launch.meeting import agree, choose_device, join, open_store, set_threads
+    from twin.description.calibrated import check_alone
 
     set_threads(process, None)
     store = open_store(process, TIMEOUT_SECONDS) if process.ranks > 1 else None
     chosen = agree(store, process, "device", lambda: choose_device(device, process))
     agree_on_type(Board(store, process), chosen)
+    agree(store, process, "ranks", lambda: check_alone(chosen.type, process.ranks))
     if store is not None:
         join(process, store, chosen, TIMEOUT_SECONDS)
     with _progress(shown=process.rank == 0) as advance:

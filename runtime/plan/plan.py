@@ -12,12 +12,10 @@ from runtime.checkpoint.fingerprint import fingerprint
 from runtime.data.tokenizer import begun, load_tokenizer
 from runtime.launch.environment import Process
 from runtime.launch.meeting import choose_device
-from runtime.model.attention_backend import settled_backend
 from runtime.plan.computed import check_computed
 from runtime.plan.sources import Sources, open_sources
 from runtime.plan.weights import check_there, look_into
 from runtime.records.run_directory import check_directory
-from runtime.step.context import PRECISIONS
 from runtime.tracing.wanted import TraceWanted
 from runtime.watch.wanted import WatchWanted
 from twin.description.huggingface import PREFIX, is_directory_of, located
@@ -118,7 +116,6 @@ def check_plan(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
             f"has tokens beyond the model's vocabulary of {job.model.vocabulary}",
             options.sample.prompt,
         )
-    settled_backend(job, device, PRECISIONS[job.precision])
     if process.rank == 0:  # before a run that is there is deleted for it
         look_into(options, job, sources)
         check_directory(plan.out, plan.identity(sources), force=plan.force)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import resource
 import sys
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import torch
 
 from runtime.step.context import Context
 from runtime.step.trainee import StepFigures
+from twin.description.device_names import alike
 from twin.description.job import Job
 from twin.trace.metrics import job_flops, job_peak_flops_per_second
 
@@ -40,15 +40,7 @@ def is_described(job: Job, found: str) -> bool:
     Both names must have a model in common, such as A100 or MI250X, and be cards (PCIe, NVL) or not: utilisation
     against the peak of another device would be a number without meaning.
     """
-    ours, theirs = _marks(job.machine.device.name), _marks(found)
-    return bool(ours[0] & theirs[0]) and ours[1] == theirs[1]
-
-
-def _marks(name: str) -> tuple[set[str], set[str]]:
-    """Return the models that a device's name holds, and the forms that are slower than the model's best."""
-    words = re.split(r"[^A-Z0-9]+", name.upper())
-    models = {word for word in words if re.fullmatch(r"[A-Z]{1,3}\d{2,4}[A-Z]?|\d{4}", word)}
-    return models, {word for word in words if word in ("PCIE", "NVL")}
+    return alike(job.machine.device.name, found)
 
 
 def peak_memory_bytes(device: torch.device) -> int:

@@ -18,12 +18,14 @@ from runtime.launch.disagreement import DisagreementError
 from runtime.launch.environment import Process
 from runtime.launch.meeting import agree, join, make_deterministic, open_store, set_threads, told_by_another
 from runtime.launch.signals import Notice
+from runtime.model.attention_backend import settled_backend
 from runtime.parallel.failures import NonFiniteError
 from runtime.parallel.mesh import Mesh
 from runtime.plan.plan import Plan, check_plan
 from runtime.plan.sources import Sources
 from runtime.records.ownership import Ownership
 from runtime.records.run_directory import CHOICE, JOB, RUN, prepare_directory, read_run, write_chosen
+from runtime.step.context import PRECISIONS
 from runtime.step.tiers import check_room
 from runtime.strategies import ranks_of, refuse
 from runtime.survive import elastic
@@ -116,7 +118,9 @@ def _checked(plan: Plan, process: Process) -> tuple[torch.device, Sources]:
     """Refuse what cannot be trained, before anything is written."""
     refuse(plan.job)
     check_room(plan.job, process.local_ranks)
-    return check_plan(plan, process)
+    device, sources = check_plan(plan, process)
+    settled_backend(plan.job, device, PRECISIONS[plan.job.precision])
+    return device, sources
 
 
 def _prepare(plan: Plan, process: Process, sources: Sources, held: ExitStack) -> Ownership | None:

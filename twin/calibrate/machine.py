@@ -12,7 +12,9 @@ import yaml
 from twin.calibrate import compute, gpu, network
 from twin.calibrate.constants import PYTORCH, PYTORCHS_THREADS, START
 from twin.calibrate.solve import Fitted, Quality
+from twin.description.calibrated import check_alone
 from twin.description.device import Device
+from twin.description.device_names import alike, words
 from twin.description.load import load_device, load_machine, names
 from twin.description.machine import Machine
 from twin.description.problems import fail
@@ -74,6 +76,7 @@ def machine_from(data: Mapping[str, Any]) -> str:
     for section in ("gemm", "kernels", "attention", "host", "sharing"):
         if not data.get(section):
             raise fail(section, "has no measurements; measure again")
+    check_alone(str(data["device_type"]), int(data["ranks"]))
     write = Numbers(str(data["date"])[:10])
     shared = compute.sharing(data)
     raw, quality = _device(data, write)
@@ -109,18 +112,18 @@ def machine_from(data: Mapping[str, Any]) -> str:
 def _base_device(data: Mapping[str, Any]) -> Device:
     if data["device_type"] == "cpu":
         return load_device("cpu-core")
-    shown = str(data["device"]).lower().replace("-", " ").split()
+    shown, memory = str(data["device"]), float(data["device_memory_bytes"])
     known = {name: load_device(name) for name in names("devices")}
-    fitting = [d for name, d in known.items() if any(word == name.split("-")[0] for word in shown)]
-    same = [d for d in fitting if abs(d.memory_bytes / data["device_memory_bytes"] - 1) < ALIKE]
-    if not same:
+    fitting = [d for name, d in known.items() if alike(name, shown) and abs(d.memory_bytes / memory - 1) < ALIKE]
+    if not fitting:
         raise fail(
             "device",
             "is none that is described here, and what microbenchmarks do not tell (memory, power, "
             f"tiles) is taken from its description; known are {', '.join(known)}: add one to topologies/devices",
             data["device"],
         )
-    return same[0]
+    # of those whose name has most in common the one whose memory is nearest
+    return min(fitting, key=lambda d: (-len(words(d.name) & words(shown)), abs(d.memory_bytes / memory - 1)))
 
 
 def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], dict[str, Quality]]:
@@ -149,6 +152,8 @@ def _device(data: Mapping[str, Any], write: Numbers) -> tuple[dict[str, Any], di
         raw["memory"] = write.measured(share, "_bytes", "the host's memory, shared by its ranks")
         raw["gemm"]["sustained_share"] = write.measured(1.0, "", compute.PEAK)
         raw["gemm"]["core"] = core
+    else:
+        raw["memory"] = write.measured(data["device_memory_bytes"], "_bytes", "as its driver says it")
     host = compute.host_seconds(data)
     raw["host"] = write.calibrated(host["host_seconds"], "_seconds")
     if "most_seconds" in host:
@@ -256,7 +261,8 @@ def _library(
     data: Mapping[str, Any], raw: dict[str, Any], write: Numbers, quality: dict[str, Quality]
 ) -> dict[str, Any]:
     if data["backend"] != "gloo" or not data["collectives"]:
-        known = "nccl" if data["device_type"] == "cuda" else "gloo"
+        amd = str(data["device"]).startswith("AMD")
+        known = "gloo" if data["device_type"] != "cuda" else "rccl" if amd else "nccl"
         return {"library": known, "libraries": {known: known}}
     base = load_machine("laptop")
     described = Machine.model_validate({**raw, "library": "gloo", "libraries": {"gloo": base.libraries["gloo"]}})

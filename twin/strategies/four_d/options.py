@@ -317,24 +317,19 @@ def _first(own: T, others: tuple[T, ...], varied: bool) -> list[T]:
 
 def plain_options() -> Options:
     """Options of a job that says nothing about them."""
-    fields = FourDJob.model_fields
-    overlap, reduction = fields["overlap"].default, fields["data_reduction"].default
+    default = {name: field.default for name, field in FourDJob.model_fields.items()}
+    overlap, divide = default["overlap"], default["divide"]
     return Options(
-        fields["recompute"].default,
-        fields["cache_gathered_layers"].default,
-        reduction.mode,
-        overlap.all_reduce,
-        overlap.reduce_scatter,
-        overlap.all_gather,
-        fields["recompute_layers"].default,
-        overlap.halves,
-        overlap.across_blocks,
-        fields["divide"].default.attention,
-        fields["divide"].default.mlp,
-        fields["tensor"].default,
-        fields["recompute_keeps"].default,
-        fields["offload"].default,
-        fields["recompute_stops_early"].default,
+        recompute=default["recompute"],
+        cache_gathered_layers=default["cache_gathered_layers"],
+        data_reduction=default["data_reduction"].mode,
+        recompute_layers=default["recompute_layers"],
+        tensor=default["tensor"],
+        recompute_keeps=default["recompute_keeps"],
+        offload=default["offload"],
+        stops_early=default["recompute_stops_early"],
+        **{name: getattr(overlap, name) for name in (*SWITCHES, *BEYOND)},
+        **{name: getattr(divide, name) for name in DIVIDED},
     )
 
 
