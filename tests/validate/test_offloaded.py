@@ -24,8 +24,8 @@ RATEL = {
     64: {1: 70.3, 2: 111.7, 3: 136.3, 6: 151.5, 12: 148.2},
 }
 """TFLOP/s of GPT-13B on one RTX 4090, recomputation counted, by sequences and drives (github Crispig/Ratel)."""
-MISSED = {(32, 3): 0.21}
-"""Further off than the 20 % wanted: by 20.1."""
+MISSED = {(32, 3): 0.23}
+"""Further off than the 20 % wanted: by 22.1."""
 
 
 def rows(folder: str) -> list[dict[str, Any]]:
