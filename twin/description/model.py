@@ -166,9 +166,17 @@ BEYOND = (
 """Keys by which a model is more than a GPT."""
 
 
+ROTARY = ("rotary_base", "rotary_share", "rotary_scaling")
+"""Keys that say how rotary positions turn."""
+
+
 def check(model: Model) -> list[Problem]:
     """Return the rules that a shape breaks, whatever it is trained on."""
     problems = _check_heads(model)
+    if model.positions != "rotary":
+        remedy = "is of rotary positions, which the model does not have; set positions: rotary, or leave it out"
+        given = {key: getattr(model, key) for key in ROTARY if getattr(model, key) != Model.model_fields[key].default}
+        problems += [Problem(f"model.{key}", remedy, value) for key, value in given.items()]
     if model.heads % model.key_value_heads:
         remedy = f"must divide heads {model.heads}; nearest is {nearest(model.key_value_heads, divisors(model.heads))}"
         problems.append(Problem("model.kv_heads", remedy, model.kv_heads))
