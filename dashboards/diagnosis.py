@@ -37,6 +37,10 @@ class Shown:
     findings: tuple[Found, ...] = ()
     notes: tuple[str, ...] = ()
     why_not: str = ""
+    not_located: str = ""
+    """How much longer a step is than it should be, where no finding explains it."""
+    assumed: bool = False
+    """That is by constants which are a guess."""
 
     @property
     def ranks(self) -> list[int]:
@@ -74,7 +78,12 @@ def read_watch(raw: Mapping[str, Any], ranks: int, label: str) -> Shown:
     if not lists or not isinstance(findings, list):
         raise fail(f"{label}: findings", f"expected lists of at most {MAX_FINDINGS} findings, notes and suspicions")
     told = [*(f"Seen once, may be chance: {_text(each)}" for each in once), *map(_text, notes)]
-    return Shown(tuple(_found(each, ranks, label) for each in findings), tuple(told))
+    longer = raw.get("not_located")
+    if longer is not None and not isinstance(longer, dict):
+        raise fail(f"{label}: findings", "expected of what was not located a text", longer)
+    longer = longer or {}
+    found = tuple(_found(each, ranks, label) for each in findings)
+    return Shown(found, tuple(told), "", _text(longer.get("text", "")), longer.get("assumed") is True)
 
 
 def _found(raw: Any, ranks: int, label: str) -> Found:

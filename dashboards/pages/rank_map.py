@@ -128,11 +128,15 @@ def written_as(name: str) -> Callable[[float], str]:
 
 def diagnosis_card(who: Shown) -> Component:
     """Say who is slow, if anybody."""
-    notes = [dmc.Text(note, size="sm") for note in who.notes]
+    notes: list[Component] = [dmc.Text(note, size="sm") for note in who.notes]
     if who.why_not:
         return html.Div(dmc.Text(who.why_not, size="sm"), style={"marginBottom": "12px"})
+    if who.not_located:
+        said = f"{'But' if who.assumed else 'Not located:'} {who.not_located}"
+        notes.insert(0, dmc.Alert(title=said, color="yellow" if who.assumed else "red", variant="light", mb="xs"))
     if not who.findings:
-        return card("Diagnosis", "Nothing found: no rank, host, link or axis stands out.", *notes)
+        found = "Nothing found" if who.assumed or not who.not_located else "Not located"
+        return card("Diagnosis", f"{found}: no rank, host, link or axis stands out.", *notes)
     alerts = [
         dmc.Alert(
             [dmc.Text(each.evidence, size="sm")],

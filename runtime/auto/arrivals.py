@@ -1,7 +1,8 @@
 """Weight gradients on their way: reduce-scatters in flight until the end of the backward pass (ORS).
 
 A layer's product does not take the weight itself but a *token* of it: the same numbers, behind a
-node of the graph that waits for the layer's reduce-scatters and passes their sum on to `.grad`.
+node of the graph that waits for the layer's reduce-scatters and passes their sum on to `.grad`, by
+z: the mean of the replicas that they came from.
 Autograd runs what was made last first. The tokens of a pass are made before anything else of it, so all
 waiting comes after all products; and since it is part of the graph, a gradient that was not
 asked for (`torch.autograd.grad`, a loss that is thrown away) is never left behind in `.grad`.
@@ -65,22 +66,22 @@ class Arrivals:
 def make_token(layer: CutLayer) -> Token:
     """Make a token of a layer's weight."""
     inbox: dict[Use, Handle] = {}
-    return Token(_Arrive.apply(layer.weight, inbox), inbox)
+    return Token(_Arrive.apply(layer.weight, inbox, layer.layout.shard.grid.size("z")), inbox)
 
 
 class _Arrive(torch.autograd.Function):
     """The weight forward; what has been handed in backward."""
 
     @staticmethod
-    def forward(ctx: Any, weight: torch.Tensor, inbox: dict[Use, Handle]) -> torch.Tensor:
-        ctx.inbox = inbox
+    def forward(ctx: Any, weight: torch.Tensor, inbox: dict[Use, Handle], z: int) -> torch.Tensor:
+        ctx.inbox, ctx.z = inbox, z
         return weight.view_as(weight)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, _gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, _gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         first, *others = (handle.wait() for handle in ctx.inbox.values())
         ctx.inbox.clear()
         for other in others:
             first = first + other
-        return first, None
+        return first.div_(ctx.z), None, None

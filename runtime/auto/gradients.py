@@ -3,11 +3,14 @@
 * Ranks that differ in data or z are replicas: they saw other rows. Ranks that differ in x or y
   saw the same rows, so serial parameters have the same gradient there already.
 * A gradient that no replica has stays None, as it would be in serial training.
+* Gradients that are the same everywhere are their own average: what was averaged before, and has grown since, is
+  averaged rightly once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import prod
 
 import torch
 from torch import nn
@@ -27,17 +30,14 @@ def average(
     parameters: Sequence[nn.Parameter],
     name: str,
     communicators: Sequence[Communicator],
-    scale: float,
     bucket_bytes: int,
 ) -> None:
-    """Sum gradients over communicators and scale them, in place."""
+    """Average gradients over communicators, in place."""
     over = [c for c in communicators if collectives.mesh.size(c) > 1]
+    if not over:
+        return
+    scale = 1.0 / prod(collectives.mesh.size(c) for c in over)
     for index, bucket in enumerate(buckets(parameters, bucket_bytes)):
-        if not over:  # nobody to ask whether a gradient that is missing here came elsewhere
-            for parameter in bucket:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(scale)
-            continue
         flat = _packed(bucket).mul_(scale)
         for communicator in over:
             collectives.all_reduce(REDUCE, communicator, flat, name=f"{name}{index}", phase="reduce").wait()

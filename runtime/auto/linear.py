@@ -5,7 +5,7 @@ flattened and cut over z. Rows m are those of this (data, z) coordinate, equal o
 
     forward   O[m, n_o] = all_reduce_c( I[m, k_c] · W[n_o, k_c]ᵀ )     I is sliced, O gathered over o
     backward  dI[m, k_c] = all_reduce_o( dO[m, n_o] · W[n_o, k_c] )    dO is sliced, dI gathered over c
-              dW[n_o, k_c] = reduce_scatter_z( dO[m, n_o]ᵀ · I[m, k_c] )
+              dW[n_o, k_c] = reduce_scatter_z( dO[m, n_o]ᵀ · I[m, k_c] ) / G_z
 
 * Slices cost nothing, for the full features are there.
 * The bias is added to the full output, outside of all this: it is a serial parameter like any
@@ -112,14 +112,15 @@ class LayerCut:
         return self.gather(partial, 1, "bwd"), scattered
 
     def _scatter(self, product: torch.Tensor, use: Use, token: Token | None) -> torch.Tensor:
-        """Sum dW (n/G_o, k/G_c) over z; returns this rank's part, or what stands for it in flight."""
+        """Average dW (n/G_o, k/G_c) over z; returns this rank's part, or what stands for it in flight."""
         flat = product.reshape(-1)
         if self.context.mesh.grid.size("z") == 1:
             return flat
         if padding := self.shard.gathered - flat.numel():
             flat = torch.nn.functional.pad(flat, (0, padding))
         handle = self.context.collectives.reduce_scatter(self.place, "z_scatter", flat, phase="bwd")
-        return handle.wait() if token is None else token.post(use, handle)
+        # the mean over z here and now: what else is in the weight's gradient needs no factor, and is not summed
+        return handle.wait().div_(self.context.mesh.grid.size("z")) if token is None else token.post(use, handle)
 
 
 def _layout(use: Use) -> LayerCut:

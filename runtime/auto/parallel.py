@@ -240,29 +240,32 @@ class Parallel:
                 self.context.collectives.all_reduce(Place("mean"), communicator, buffer).wait()
         return buffer.div_(self.replicas)
 
-    def reduce_gradients(self) -> None:
-        """Average all gradients over data × z, once after the last backward of a step."""
-        sharded, serial = self._parameters()
+    def reduce_gradients(self, parameters: Iterable[nn.Parameter] | None = None) -> None:
+        """Average gradients over data × z, all or those of some parameters: once, after the last backward of a step."""
+        sharded, serial = self.trained(parameters)
         self.context.gathers.drop()
-        if self.replicas == 1:
-            return
-        scale, collectives = 1.0 / self.replicas, self.context.collectives
-        # weights that are cut over z were summed over it by their reduce-scatters
-        gradients.average(collectives, sharded, "weights", ("data",), scale, self.bucket_bytes)
-        gradients.average(collectives, serial, "serial", REPLICAS, scale, self.bucket_bytes)
+        collectives = self.context.collectives
+        # weights that are cut over z were averaged over it as their reduce-scatters came
+        gradients.average(collectives, sharded, "weights", ("data",), self.bucket_bytes)
+        gradients.average(collectives, serial, "serial", REPLICAS, self.bucket_bytes)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip by the 2-norm of the full gradient, no element counted twice; returns the norm."""
-        sharded, serial = self._parameters()
+        sharded, serial = self.trained()
         total = gradients.norm(self.context.collectives, sharded, serial)
         gradients.clip((*sharded, *serial), total, max_norm)
         return total
 
-    def _parameters(self) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-        """Trained parameters that are cut, and all others, looked up anew: modules may be moved."""
+    def trained(self, among: Iterable[nn.Parameter] | None = None) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+        """Trained parameters that are cut, and all others, looked up anew: modules may be moved.
+
+        In the order of the model, which is the same on all ranks, whatever the order of `among`.
+        """
         cut = {layer.weight: None for layer in self._cut_layers()}
         every = {p: None for root in self.declared.roots for p in root.parameters()}
-        return ([p for p in cut if p.requires_grad], [p for p in every if p.requires_grad and p not in cut])
+        wanted = {*cut, *every} if among is None else set(among)
+        trained = [p for p in (*cut, *(p for p in every if p not in cut)) if p.requires_grad and p in wanted]
+        return [p for p in trained if p in cut], [p for p in trained if p not in cut]
 
     def decays(self, parameter: nn.Parameter) -> bool:
         """Say whether weight decay applies by the usual rule: to matrices, not to vectors.

@@ -17,7 +17,7 @@ Watch = Callable[[torch._ops.OpOverload, Sequence[Any], Mapping[str, Any], Any],
 
 
 class Launches(TorchDispatchMode):
-    """Counts launches; `watch`, if given, sees each with its arguments and result."""
+    """Counts launches; `watch`, if given, sees each with its arguments and result, and ops that are not aten's."""
 
     def __init__(self, watch: Watch | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no hints here
@@ -32,8 +32,8 @@ class Launches(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         if launches(func):
             self.count += 1
-            if self.watch is not None:
-                self.watch(func, args, kwargs or {}, result)
+        if self.watch is not None and (launches(func) or foreign(func)):
+            self.watch(func, args, kwargs or {}, result)
         return result
 
 
@@ -46,3 +46,9 @@ def launches(func: torch._ops.OpOverload) -> bool:
     returned = [r.alias_info for r in func._schema.returns]
     # what is returned is part of an argument, and nothing was written
     return not any(alias is not None and not alias.is_write for alias in returned)
+
+
+@cache
+def foreign(func: torch._ops.OpOverload) -> bool:
+    """Tell whether an op is another library's: how many kernels it launches is not known."""
+    return func.namespace not in {"aten", "c10d", "prim", "prims", "profiler"}

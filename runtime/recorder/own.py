@@ -1,34 +1,35 @@
 """The schedule of a step of a user's own model under `auto_parallelize`.
 
 Products and collectives of the layers that were cut have names. What the rest of the model does is taken from its
-aten kernels: matrix products and attention one by one, all else between two ops as one op bounded by memory, with what
-its kernels read and write.
+aten kernels (`runtime.recorder.aten`): matrix products, convolutions and attention one by one, all else between two
+ops as one op bounded by memory, with what its kernels read and write.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves
 
 from runtime.auto.parallel import Parallel
 from runtime.parallel.mesh import Mesh
 from runtime.parallel.ops import Op
+from runtime.recorder.aten import bytes_of, kernels_of, unknown
 from runtime.recorder.launches import Launches
 from runtime.recorder.listener import ScheduleListener, T
 from runtime.recorder.world import fake_world, without_numbers
 from twin.description.problems import fail
-from twin.schedule.kernels import Attention, Gemm, Kernel, Memory, Mode
+from twin.schedule.kernels import Attention, Kernel, Memory
 from twin.schedule.ops import Compute, Phase
 from twin.schedule.recording import Recording, check
 from twin.strategies.four_d.grid import Grid
 
+LOG = logging.getLogger("fourfold")
 Step = Callable[[], object]
 Build = Callable[[Mesh], tuple[Parallel, Step]]
 """Makes the model under `auto_parallelize(mesh)`; returns what that gave and one training step."""
@@ -39,7 +40,8 @@ def record_step(grid: Grid, rank: int, build: Build, *, warm_up: int = 1) -> Rec
 
     `build` and the step run without peers and without numbers: they must not look at values
     (`.item()`, printing a loss). The first `warm_up` steps are not recorded: the order in which
-    weights are gathered is learnt in the first. Raises DescriptionError if the step cannot be recorded.
+    weights are gathered is learnt in the first. Kernels that multiply in a way that is not known here are named
+    in a warning of the logger `fourfold`. Raises DescriptionError if the step cannot be recorded.
     """
     with fake_world(grid, rank) as mesh, without_numbers():
         parallel, step = build(mesh)
@@ -55,6 +57,11 @@ def record_step(grid: Grid, rank: int, build: Build, *, warm_up: int = 1) -> Rec
         finally:
             parallel.context.ops.listener = None
         listener.flush()
+    if listener.unknown:
+        LOG.warning(
+            "record_step: %s: priced by the bytes that they read and write; their arithmetic is not known here",
+            ", ".join(listener.unknown),
+        )
     if not listener.ops:
         raise fail("step", "did nothing that could be recorded; it should train the model once")
     check(listener.schedule, grid.mesh)
@@ -65,7 +72,10 @@ def record_step(grid: Grid, rank: int, build: Build, *, warm_up: int = 1) -> Rec
 class OwnListener(ScheduleListener):
     """Also writes down work that has no name, in the order in which it is launched."""
 
+    unknown: dict[str, None] = field(default_factory=dict)
+    """Kernels whose flops are not in the schedule."""
     _bytes: float = 0.0
+    _flops: float = 0.0
     _kernels: int = 0
     _phase: Phase = "fwd"
     _updating: bool = False
@@ -89,7 +99,7 @@ class OwnListener(ScheduleListener):
         """Take note of a kernel, if it belongs to no named op."""
         if self.inside:
             return
-        if func.namespace == "c10d":
+        if func.namespace in ("c10d", "_c10d_functional"):
             raise fail(
                 "step",
                 f"starts a collective of its own ({func}), whose axis is not known; use what auto_parallelize gives",
@@ -97,19 +107,25 @@ class OwnListener(ScheduleListener):
         if (phase := self._current_phase()) != self._phase:
             self.flush()
             self._phase = phase
-        kernel = kernel_of(func, args)
-        if kernel is None:
-            self._bytes += moved_bytes((args, kwargs), result)
-            self._kernels += 1
-            return
-        self.flush()
-        self._write("attention" if isinstance(kernel, Attention) else "gemm", kernel)
+        kernels = kernels_of(func, args, kwargs, result)
+        if not kernels:
+            if unknown(func):
+                self.unknown[str(func)] = None
+            kernels = [Memory(bytes_of(func, args, kwargs, result))]
+        for kernel in kernels:
+            if isinstance(kernel, Memory):
+                self._bytes += kernel.bytes
+                self._flops += kernel.flops
+                self._kernels += kernel.kernels
+            else:
+                self.flush()
+                self._write("attention" if isinstance(kernel, Attention) else "gemm", kernel)
 
     def flush(self) -> None:
         """Write down as one op what was launched since the last one."""
         if self._kernels:
-            self._write("elementwise", Memory(self._bytes, self._kernels))
-        self._bytes, self._kernels = 0.0, 0
+            self._write("elementwise", Memory(self._bytes, self._kernels, self._flops))
+        self._bytes, self._flops, self._kernels = 0.0, 0.0, 0
 
     def _write(self, name: str, kernel: Kernel) -> None:
         full = self.unique(f"{self._phase}/serial/{name}")
@@ -136,44 +152,3 @@ class OwnListener(ScheduleListener):
         finally:
             for hook in hooks:
                 hook.remove()
-
-
-PRODUCTS = {"mm": (0, 1), "addmm": (1, 2), "bmm": (0, 1), "baddbmm": (1, 2)}
-"""Which arguments are multiplied."""
-
-
-def kernel_of(func: Any, args: Sequence[Any]) -> Gemm | Attention | None:
-    """Describe a matrix product or fused attention; None for everything else."""
-    name = func._schema.name.rpartition("::")[2]
-    if name in PRODUCTS:
-        a, b = (args[index] for index in PRODUCTS[name])
-        *batch, m, k = a.shape
-        return Gemm(m, b.shape[-1], k, mode_of(a, b), prod(batch), a.element_size())
-    if name.startswith("_scaled_dot_product"):
-        backward = name.endswith("_backward")
-        query = args[1] if backward else args[0]
-        sequences, heads, length, size = query.shape
-        return Attention(sequences, length, heads, size, backward=backward, element_bytes=query.element_size())
-    return None
-
-
-def mode_of(a: torch.Tensor, b: torch.Tensor) -> Mode:
-    """Say how the operands of a product, (…, m, k) and (…, k, n), are stored.
-
-    >>> x, weight, gradient = torch.ones(2, 3), torch.ones(4, 3), torch.ones(2, 4)
-    >>> mode_of(x, weight.t()), mode_of(gradient, weight), mode_of(gradient.t(), x)
-    ('TN', 'NN', 'NT')
-    """
-    if _by_columns(a):
-        return "NT"  # with the other one by columns too, which no mode is for, it is this one that is dear to read
-    return "TN" if _by_columns(b) else "NN"
-
-
-def _by_columns(matrix: torch.Tensor) -> bool:
-    return matrix.stride(-2) == 1 and matrix.stride(-1) != 1
-
-
-def moved_bytes(read: Any, written: Any) -> float:
-    """Bytes of all tensors that go in, and of those that come out."""
-    tensors = [*tree_leaves(read), *tree_leaves(written)]
-    return float(sum(t.nbytes for t in tensors if isinstance(t, torch.Tensor)))

@@ -55,7 +55,18 @@ def test_an_alert_of_a_running_job_is_shown_and_its_rank_marked(watched):
 
 
 def test_a_healthy_trace_says_nothing_found(watched):
-    assert "Nothing found" in text_of(page(watched, "measured"))
+    text = text_of(page(watched, "measured"))
+    assert "Nothing found" in text
+    assert "But a step takes 6.65 times as long as the twin says" in text, "which is a guess for that machine"
+
+
+@pytest.mark.parametrize(("assumed", "says"), [(False, "Not located: no rank"), (True, "Nothing found: no rank")])
+def test_steps_that_are_far_too_long_are_said_to_be(assumed: bool, says: str) -> None:
+    longer = {"text": "a step takes 3 times as long", "assumed": assumed}
+    found = read_watch({**WATCH, "findings": [], "not_located": longer}, 4, "live")
+    text = text_of(rank_map.diagnosis_card(found))
+    assert says in text
+    assert "a step takes 3 times as long" in text
 
 
 def test_figures_of_a_watched_run_are_those_written(watched):
@@ -88,6 +99,7 @@ def test_predictions_have_no_faults_to_find(context, names):
         {"findings": [{**ALERT, "confidence": "high"}]},
         {"findings": [ALERT] * 1000},
         {"notes": 5},
+        {"not_located": "far too long"},
     ],
     ids=str,
 )

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.diagnose.observations import expectation, healthy, job_on, members, with_slow_host_link, with_slow_ranks
+from tests.diagnose.observations import (
+    STEP,
+    TRANSFER,
+    expectation,
+    healthy,
+    job_on,
+    members,
+    with_slow_host_link,
+    with_slow_ranks,
+)
 from tests.profiles import examples
 from tests.tiers import few, full
 from twin.diagnose.devices import slow_devices
@@ -82,6 +91,34 @@ def test_healthy_runs_are_let_alone(sizes, per_host, steps, noise):
         ]
         alarms += bool(found)
     assert alarms <= 10
+
+
+MIDDLE = Grid(data=8, z=16, y=1, x=1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("noise", [0.02, 0.1])
+def test_healthy_runs_of_middle_size_are_let_alone(noise: float) -> None:
+    """320 hypotheses, more than chances can be drawn for: of 600 runs one in a hundred may raise an alarm."""
+    nics = nic_of_rank(healthy(MIDDLE, 4), job_on(MIDDLE, "alps"))
+    alarms = 0
+    for seed in range(600):
+        observed = healthy(MIDDLE, 4, steps=1 + seed % 4, noise=noise, seed=seed)
+        alarms += bool(slow_links(observed, expectation(observed), nics, None, ()))
+    assert alarms <= 6
+
+
+@pytest.mark.parametrize(("factor", "noise"), few([(2.0, 0.02), (2.0, 0.05), (8.0, 0.1)], (2.0, 0.02)))
+def test_a_slow_nic_among_hundreds_is_found(factor: float, noise: float) -> None:
+    """However small a chance must be among so many."""
+    observed = healthy(MIDDLE, 4, noise=noise)
+    transfer = {axis: took.copy() for axis, took in observed.transfer.items()}
+    for axis, took in transfer.items():
+        took[:, members(MIDDLE, 12, axis)] *= factor
+    nics = nic_of_rank(observed, job_on(MIDDLE, "alps"))
+    found = slow_links(replace(observed, transfer=transfer), expectation(observed), nics, None, ())
+    assert [(each.hosts, each.ranks) for each in found] == [((3,), (12,))]
+    assert found[0].slowdown == pytest.approx(factor, rel=0.15)
 
 
 @pytest.mark.parametrize(("sizes", "per_host", "hosts"), [((8, 1, 1, 1), 4, 1), ((2, 2, 2, 2), 4, 2)])
@@ -270,3 +307,50 @@ def test_too_few_ranks_say_so():
     found = told(with_slow_ranks(healthy(grid, 1), [1], 3.0))
     assert found.healthy
     assert any("too few" in note for note in found.notes)
+
+
+def test_a_step_that_is_far_too_long_is_said_to_be_not_located() -> None:
+    """A group over eight hosts is slow, and any of their links may be why: too many to name, but something is."""
+    grid = Grid(data=4, z=8, y=1, x=1)
+    observed = healthy(grid, 1)
+    took = observed.transfer["z"].copy()
+    took[:, members(grid, 0, "z")] *= 20.0
+    step = observed.step_seconds + 19 * TRANSFER
+    found = told(replace(observed, step_seconds=step, transfer={**observed.transfer, "z": took}))
+    assert not found.findings
+    assert not found.healthy
+    assert found.not_located is not None
+    assert found.not_located.slowdown == pytest.approx(float(np.median(step)) / STEP)
+    assert "times as long as the twin says" in found.not_located.text
+    assert found.as_json()["not_located"]["text"] == found.not_located.text
+
+
+@pytest.mark.parametrize(
+    ("factor", "said", "by_reference"), [(1.4, False, False), (1.8, False, True), (2.3, True, True)]
+)
+def test_how_much_longer_is_far_longer(factor: float, said: bool, by_reference: bool) -> None:
+    observed = healthy(GRID, 16, noise=0.01)
+    slow = replace(observed, step_seconds=factor * observed.step_seconds)
+    assert (told(slow).not_located is not None) == said
+    since = told(slow, reference=observed).not_located
+    assert (since is not None) == by_reference
+    assert since is None or "the reference's" in since.text
+
+
+def test_by_a_guess_a_long_step_is_said_but_nobody_is_called_ill() -> None:
+    observed = healthy(GRID, 16)
+    slow = replace(observed, step_seconds=3.0 * observed.step_seconds)
+    found = diagnose(slow, job_on(GRID, {"extends": "laptop", "nodes": 2}), expectation(observed))
+    assert found.healthy
+    assert found.not_located is not None
+    assert "assumed" in found.not_located.text
+
+
+def test_what_a_finding_does_not_explain_is_not_located() -> None:
+    observed = with_slow_ranks(healthy(GRID, 8), [3], 2.0)
+    (found,) = told(observed).findings
+    assert found.saved_share is not None
+    rest = told(replace(observed, step_seconds=20 * observed.step_seconds)).not_located
+    assert rest is not None
+    middle = float(np.median(observed.step_seconds))
+    assert rest.slowdown == pytest.approx(20 * middle * (1 - found.saved_share) / STEP)

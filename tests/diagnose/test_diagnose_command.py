@@ -79,7 +79,28 @@ def test_a_healthy_recording_is_let_alone():
     answer = run(str(MEASURED))
     assert answer.exit_code == 0
     assert "nothing found" in answer.stdout
+    assert "times as long as the twin says" in answer.stdout, "nothing found is not all that there is to say"
     assert "assumed" in answer.stdout, "its machine was not calibrated, which limits what can be said"
+
+
+@pytest.mark.full
+def test_a_trace_that_is_far_too_slow_is_not_called_healthy(tmp_path: Path) -> None:
+    """A NIC at a tenth of its rate; whose it is among eight hosts cannot be told, for all groups cross all of them."""
+    raw = {
+        "model": "gpt-5b",
+        "machine": "dgx-h100",
+        "ranks": 64,
+        "grid": {"data": 8, "z": 8},
+        "batch": {"sequences": 128, "micro_sequences": 2},
+        "slowest_device": False,
+    }
+    simulation = simulate(load_job({**raw, "degraded": [{"node": 3, "nic": 2, "rate": 0.1}]}))
+    figures = as_json(simulation, report(simulation), 0.0)
+    write_run(tmp_path / "trace", simulation, figures, list(range(64)), overwrite=False)
+    answer = run(str(tmp_path / "trace"), "--check")
+    assert answer.exit_code == 1
+    assert "not located: a step takes 3." in answer.stdout
+    assert "nothing found" not in answer.stdout
 
 
 def test_a_reference_must_be_of_the_same_job_and_hosts(trace, tmp_path):

@@ -12,11 +12,10 @@ from torch import nn
 
 from runtime import auto_parallelize
 from runtime.recorder import record_step
-from runtime.recorder.own import kernel_of
 from twin.cli import main
 from twin.description.problems import DescriptionError
 from twin.engine.replay import replay
-from twin.schedule.kernels import Attention, Gemm, Memory
+from twin.schedule.kernels import Gemm, Memory
 from twin.schedule.ops import Compute, Start, Wait
 from twin.schedule.recording import write_recording
 from twin.strategies.four_d.grid import Grid
@@ -119,22 +118,6 @@ def test_a_step_that_looks_at_numbers_is_told_so() -> None:
     with pytest.raises(DescriptionError, match=r"leave out \.item"):
         record_step(GRID, 0, lambda mesh: build(mesh, look=True))
     assert record_step(GRID, 0, build).schedule.ops, "and the next recording works"
-
-
-def test_products_and_attention_are_told_from_aten() -> None:
-    a, b = torch.ones(5, 7), torch.ones(7, 3)
-    product = torch.ops.aten.mm.default
-    assert kernel_of(product, (a, b)) == Gemm(5, 3, 7, "NN", element_bytes=4)
-    assert kernel_of(product, (a, torch.ones(3, 7).t())) == Gemm(5, 3, 7, "TN", element_bytes=4)
-    assert kernel_of(product, (torch.ones(7, 5).t(), b)) == Gemm(5, 3, 7, "NT", element_bytes=4)
-    assert kernel_of(torch.ops.aten.addmm.default, (b, a, b)) == Gemm(5, 3, 7, "NN", element_bytes=4)
-    batch = torch.ones(4, 5, 7, dtype=torch.bfloat16)
-    found = kernel_of(torch.ops.aten.bmm.default, (batch, batch.transpose(1, 2)))
-    assert found == Gemm(5, 5, 7, batch=4, element_bytes=2)
-    query = torch.ones(2, 3, 8, 4)
-    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    assert kernel_of(attention, (query, query, query)) == Attention(2, 8, 3, 4, element_bytes=4)
-    assert kernel_of(torch.ops.aten.add.Tensor, (a, a)) is None
 
 
 def test_a_recording_is_simulated_without_a_job(recording, tmp_path, capsys) -> None:

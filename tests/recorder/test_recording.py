@@ -28,6 +28,7 @@ OPS = (
     Wait("fwd/b", "fwd", 1),
     Compute("bwd/d", "bwd", Memory(0.5, 7, 3.0)),
     Compute("bwd/e", "bwd", Attention(1, 2, 3, 4, kv_heads=1, mask=True), None),
+    Compute("bwd/f", "bwd", Attention(1, 2, 3, 4, causal=False, key_length=9), None),
 )
 KEPT = Recording(GRID.mesh, 7, Schedule(OPS))
 
@@ -39,6 +40,8 @@ def test_every_kind_of_op_comes_back(tmp_path) -> None:
     plain = json.loads((tmp_path / "a.json").read_text())
     assert json.loads(gzip.decompress((tmp_path / "a.json.gz").read_bytes())) == plain
     assert plain["grid"] == {"data": 2, "z": 3, "y": 1, "x": 2}
+    *_, causal, cross = (op["kernel"] for op in plain["ops"] if op["op"] == "compute")
+    assert cross.keys() - causal.keys() == {"causal", "key_length"}, "and causal attention is written as it always was"
 
 
 def test_a_whole_schedule_and_its_job_come_back(tmp_path) -> None:

@@ -31,7 +31,9 @@ def diagnose(
             help="An earlier, healthy trace of the grid on the same hosts: each rank is compared with itself.",
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Exit with code 1 if something was found.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with code 1 if something was found, or a step is far too long.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Name what is slow in a trace: a rank, a host, a link, an axis, the loading of data; or nothing."""

@@ -1,9 +1,9 @@
 """The time that one kernel op takes on an otherwise idle device.
 
 * Matrix products: `twin.cost.gemm`.
-* Attention, fused: the flops of the unmasked half, at the share of peak of its kernel, which depends
-  on head size and length, on as many units as there are blocks of rows. Unfused: two batched products (four in
-  backward) and memory passes over the score matrix between them, nothing skipped.
+* Attention, fused: the flops of the unmasked half (of all, if it is not causal), at the share of peak of its
+  kernel, which depends on head size and length, on as many units as there are blocks of rows. Unfused: two batched
+  products (four in backward) and memory passes over the score matrix between them, nothing skipped.
 * Memory-bound work: bytes at the rate ordinary framework kernels reach, and never less than a
   device's floor for each kernel.
 
@@ -112,16 +112,18 @@ def attention_model(device: Device, name: str) -> AttentionModel:
 
 
 def _fused_attention_seconds(device: Device, attention: Attention) -> float:
-    model, length = attention_model(device, attention_name(device, attention)), attention.sequence_length
+    model = attention_model(device, attention_name(device, attention))
+    length, keys = attention.sequence_length, attention.keys
     share = float(model.backward_share if attention.backward else model.forward_share)
     share *= math.pow(model.narrow_ratio, math.log2(_WIDE_HEAD / min(attention.head_size, _WIDEST_HEAD)))
-    rate = device.peak_flops_per_second * min(share, 1.0) * length / (length + model.half_length)
+    rate = device.peak_flops_per_second * min(share, 1.0) * keys / (keys + model.half_length)
     if attention.element_bytes >= _FP32_BYTES:
         rate *= device.gemm.fp32_share
     blocks = attention.sequences * attention.heads * max(length / model.block_rows, 1.0)
     occupied = min(blocks / device.gemm.units, 1.0)
     # a kernel that reads a mask leaves nothing out
-    unmasked = 1.0 if attention.mask else min((1 + model.masked_rows / length) / 2, 1.0)
+    whole = attention.mask or not attention.causal
+    unmasked = 1.0 if whole else min((1 + model.masked_rows / length) / 2, 1.0)
     computed = attention.flops * (_COMPUTED_BACKWARD if attention.backward else 1.0) * unmasked
     streaming = attention.bytes / (device.memory_bandwidth_bytes_per_second * device.memory_efficiency)
     floor = attention.kernels * device.kernel_latency_seconds

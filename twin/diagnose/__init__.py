@@ -4,6 +4,7 @@
 * `expected`: what the twin says that the same should take.
 * `robust`: medians, scales and how surprising a value is.
 * `devices`, `links`, `loading`, `axes`: one kind of culprit each.
+* `interference`: compute that is slowed by collectives beside it, which is no culprit.
 * `diagnose`: all of them in turn; what one explains is no evidence for another.
 * `pipeline`: bubbles of a simulated pipeline by name, stage by stage.
 """

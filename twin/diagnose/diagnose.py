@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,11 @@ from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.description.strangers import refuse_paths
 from twin.description.train import without_training
-from twin.diagnose.axes import is_calibrated, slow_axes
+from twin.diagnose.axes import CHANGE, MODEL_ERROR, is_calibrated, slow_axes
 from twin.diagnose.devices import MIN_RANKS, slow_devices
 from twin.diagnose.expected import Expected, expected, from_reference
-from twin.diagnose.finding import CERTAIN, Diagnosis, Finding
+from twin.diagnose.finding import CERTAIN, Diagnosis, Finding, NotLocated, Yardstick, some
+from twin.diagnose.interference import allowance, interference_of, is_explained
 from twin.diagnose.links import slow_links
 from twin.diagnose.loading import slow_loading
 from twin.diagnose.observed import Ints, Observed, from_side, groups_of_ranks
@@ -43,45 +45,86 @@ def diagnose(
         probe: how fast messages between its hosts were.
         reference: an earlier, healthy run on the same ranks.
     """
-    named = culprits(observed, job, should, probe, reference)
+    named, beside = _looked_for(observed, job, should, probe, reference)
     found = [worth(each, observed, job, should.step_seconds) for each in named]
     found.sort(key=lambda each: (-(each.saved_share or 0.0), -each.seconds, each.kind, each.ranks))
     return Diagnosis(
         tuple(found),
-        tuple(_notes(observed, job, probe, reference)),
+        (*_notes(observed, job, probe, reference), *_beside_collectives(named, beside)),
         len(observed.step_seconds),
         observed.grid.ranks,
         float(np.median(observed.step_seconds)),
         should.step_seconds,
+        _not_located(found, observed, job, should, reference),
     )
+
+
+def _not_located(
+    found: list[Finding], observed: Observed, job: Job, should: Expected, reference: Observed | None
+) -> NotLocated | None:
+    """Say how much longer a step is than it should be, if that is far more than the model errs, or steps differ.
+
+    Without what findings are worth; where the twin cannot say what one of them is worth, nothing is told.
+    """
+    if any(each.saved_share is None for each in found):
+        return None
+    left = float(np.median(observed.step_seconds)) * prod(1.0 - (each.saved_share or 0.0) for each in found)
+    usual = should.step_seconds if reference is None else float(np.median(reference.step_seconds))
+    if usual <= 0 or left < (MODEL_ERROR if reference is None else CHANGE) * usual:
+        return None
+    guessed = reference is None and not is_calibrated(job.machine)
+    by: Yardstick = "the model" if reference is None else "the reference"
+    return NotLocated(left / usual, left - usual, by, guessed)
 
 
 def culprits(
     observed: Observed, job: Job, should: Expected, probe: Probe | None = None, reference: Observed | None = None
 ) -> list[Finding]:
-    """Look for every kind of culprit in turn; arguments as `diagnose` has them.
+    """Name the culprits; arguments as `diagnose` has them."""
+    return _looked_for(observed, job, should, probe, reference)[0]
+
+
+def _looked_for(
+    observed: Observed, job: Job, should: Expected, probe: Probe | None, reference: Observed | None
+) -> tuple[list[Finding], list[Finding]]:
+    """Look for every kind of culprit in turn; returns them, and devices that long collectives explain.
 
     A rank without its share of the processor is slow in compute, loads slowly, and its messages are late too: so
-    devices come first, and links are judged without them. What a slow link explains is not told again as a
-    slow axis.
+    devices come first, and links are judged without them. But those that are slowed by collectives beside their
+    compute are evidence of a link. What a slow link explains is not told again as a slow axis.
     """
-    devices = slow_devices(observed, reference)
+    usual = should if reference is None else from_reference(reference)
+    devices, beside = _devices(observed, job, usual, reference)
     slow = {rank for each in devices for rank in each.ranks}
     loading = [
         each
         for each in slow_loading(observed)
         if each.confidence >= CERTAIN and not (each.ranks and slow >= set(each.ranks))
     ]
-    usual = should if reference is None else from_reference(reference)
     links = slow_links(observed, usual, nic_of_rank(observed, job), probe, slow)
     axes = []
     if not links:
-        beside = _beside(observed, slow)
+        around = _beside(observed, slow)
         if reference is not None:
-            axes = slow_axes(observed, usual, beside, by="the reference")
+            axes = slow_axes(observed, usual, around, by="the reference")
         elif is_calibrated(job.machine):
-            axes = slow_axes(observed, should, beside)
-    return [*devices, *loading, *links, *axes]
+            axes = slow_axes(observed, should, around)
+    return [*devices, *loading, *links, *axes], beside
+
+
+def _devices(
+    observed: Observed, job: Job, usual: Expected, reference: Observed | None
+) -> tuple[list[Finding], list[Finding]]:
+    """Find slow devices, and apart from them those that are no slower than their long collectives may make them."""
+    found = slow_devices(observed, reference)
+    interference = interference_of(job.machine)
+    allowed = allowance(observed, usual, interference) if found else None
+    slow: list[Finding] = []
+    beside: list[Finding] = []
+    for each in found:
+        explained = allowed is not None and is_explained(each, allowed, interference)
+        (beside if explained else slow).append(each)
+    return slow, beside
 
 
 def diagnose_trace(path: Path, machine: str | None = None, reference: Path | None = None) -> tuple[Diagnosis, Job]:
@@ -163,6 +206,17 @@ def _beside(observed: Observed, slow: Collection[int]) -> set[int]:
             group = groups_of_ranks(observed.grid, axis)
             found |= set(np.flatnonzero(np.isin(group, group[list(slow)])).tolist())
     return found
+
+
+def _beside_collectives(named: list[Finding], beside: list[Finding]) -> Iterator[str]:
+    """Say who computes longer beside long collectives, where no link was found that makes them long."""
+    if beside and not any(each.kind in {"link", "axis"} for each in named):
+        ranks = tuple(sorted(rank for each in beside for rank in each.ranks))
+        longest = max(each.slowdown for each in beside)
+        yield (
+            f"compute of rank{'s' if len(ranks) > 1 else ''} {some(ranks)} takes up to {100 * (longest - 1):.0f} % "
+            "longer, no more than collectives beside it may explain that take longer there"
+        )
 
 
 def _notes(observed: Observed, job: Job, probe: Probe | None, reference: Observed | None) -> list[str]:

@@ -43,14 +43,14 @@ class Finding:
             if not self.ranks:
                 return "all ranks"
             at = f" on host {hosts[0]}" if hosts else ""
-            return f"rank{'s' if len(self.ranks) > 1 else ''} {_some(self.ranks)}{at}"
+            return f"rank{'s' if len(self.ranks) > 1 else ''} {some(self.ranks)}{at}"
         if self.kind == "axis":
             return f"axis {self.axis}"
         if self.kind == "compute":
             return "all ranks"
         head = "host" if len(hosts) == 1 else "one of hosts"
-        of = f" (ranks {_some(self.ranks)})" if self.ranks else ""
-        return f"{head} {_some(hosts)}{of}"
+        of = f" (ranks {some(self.ranks)})" if self.ranks else ""
+        return f"{head} {some(hosts)}{of}"
 
     @property
     def text(self) -> str:
@@ -86,6 +86,34 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class NotLocated:
+    """What a step takes more than it should, and no finding explains."""
+
+    slowdown: float
+    """Factor by which a step is longer, without what findings explain."""
+    seconds: float
+    yardstick: Yardstick
+    assumed: bool = False
+    """The machine's constants are a guess: it may be the model that is wrong."""
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        of = "the twin says" if self.yardstick == "the model" else "the reference's"
+        doubt = "; its constants are assumed, so it may be the twin that is wrong" if self.assumed else ""
+        return f"a step takes {self.slowdown:.3g} times as long as {of}, {1e3 * self.seconds:,.3g} ms more{doubt}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "text": self.text,
+            "slowdown": float(f"{self.slowdown:.4g}"),
+            "seconds_per_step": float(f"{self.seconds:.4g}"),
+            "assumed": self.assumed,
+        }
+
+
+@dataclass(frozen=True)
 class Diagnosis:
     """Everything found, the most expensive first."""
 
@@ -98,17 +126,20 @@ class Diagnosis:
     """Median over steps."""
     expected_seconds: float = 0.0
     """A healthy step, by the twin."""
+    not_located: NotLocated | None = None
+    """Where a step is far longer than it should be, and findings do not explain it."""
 
     @property
     def healthy(self) -> bool:
-        """Nothing was found."""
-        return not self.findings
+        """Nothing was found, nor is a step far too long by a yardstick that is no guess."""
+        return not self.findings and (self.not_located is None or self.not_located.assumed)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         return {
             "healthy": self.healthy,
             "findings": [each.as_json() for each in self.findings],
+            "not_located": None if self.not_located is None else self.not_located.as_json(),
             "notes": list(self.notes),
             "steps": self.steps,
             "ranks": self.ranks,
@@ -117,6 +148,7 @@ class Diagnosis:
         }
 
 
-def _some(items: tuple[int, ...] | list[str], most: int = 6) -> str:
+def some(items: tuple[int, ...] | list[str], most: int = 6) -> str:
+    """List the first of them, and how many more there are."""
     shown = ", ".join(map(str, items[:most]))
     return f"{shown} and {len(items) - most} more" if len(items) > most else shown

@@ -65,8 +65,10 @@ def _kernel(kernel: Kernel) -> str:
         case Attention():
             return (
                 f"{kernel.form} attention{' backward' if kernel.backward else ''}"
+                f"{'' if kernel.causal else ' of all tokens'}"
                 f"{' with dropout' if kernel.dropout else ''}{' with a mask' if kernel.mask else ''}, "
                 f"{kernel.sequences} sequences of {kernel.sequence_length}, "
+                f"{'' if kernel.key_length is None else f'{kernel.key_length} keys, '}"
                 f"{kernel.heads} heads of {kernel.head_size}, "
                 f"{'' if kernel.kv_heads is None else f'{kernel.kv_heads} of keys, '}"
                 f"{kernel.element_bytes} bytes"

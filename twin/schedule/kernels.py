@@ -70,7 +70,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Causal self-attention of `heads` local heads over `sequences` × `sequence_length` tokens.
+    """Self-attention of `heads` local heads over `sequences` × `sequence_length` tokens, causal if not said otherwise.
 
     Backward includes the recomputation that flash attention does.
     """
@@ -87,6 +87,15 @@ class Attention:
     """Local heads of keys and values, where they are fewer."""
     mask: bool = False
     """Whether a mask of each sequence's scores is read, equal for all heads: nothing is known to be zero without it."""
+    causal: bool = True
+    """False: every token attends to every other one, and no score is left out."""
+    key_length: int | None = None
+    """Keys and values of a sequence, where they are not as many as its tokens: cross-attention."""
+
+    @property
+    def keys(self) -> int:
+        """Keys of a sequence."""
+        return self.sequence_length if self.key_length is None else self.key_length
 
     @property
     def flops(self) -> float:
@@ -94,31 +103,31 @@ class Attention:
 
         Forward 4·b·s²·h; backward twice that.
         """
-        forward = 4.0 * self.sequences * self.sequence_length**2 * self.heads * self.head_size
+        forward = 4.0 * self.sequences * (self.sequence_length * self.keys) * self.heads * self.head_size
         return 2 * forward if self.backward else forward
 
     @property
     def bytes(self) -> float:
         """Q, K, V and O once (their gradients too in backward), and the mask if there is one."""
-        tokens = self.sequences * self.sequence_length
-        heads = self.heads + (self.heads if self.kv_heads is None else self.kv_heads)
-        one = tokens * heads * self.head_size * self.element_bytes
-        masks = self.mask * self.sequences * self.sequence_length**2 * self.element_bytes
+        kv_heads = self.heads if self.kv_heads is None else self.kv_heads
+        rows = self.sequences * (self.sequence_length * self.heads + self.keys * kv_heads)
+        one = rows * self.head_size * self.element_bytes
+        masks = self.mask * self.sequences * self.sequence_length * self.keys * self.element_bytes
         return float(one * (4 if self.backward else 2) + masks)
 
     @property
     def products(self) -> tuple[Gemm, ...]:
         """The matrix products of unfused attention: two forward, four in backward."""
         batch, s, size, e = self.sequences * self.heads, self.sequence_length, self.head_size, self.element_bytes
-        scores = Gemm(s, s, size, "TN", batch, e)  # Q·Kᵀ; in backward dO·Vᵀ
-        values = Gemm(s, size, s, "NN", batch, e)  # P·V; in backward dS·K
-        turned = Gemm(s, size, s, "NT", batch, e)  # Pᵀ·dO and dSᵀ·Q
+        scores = Gemm(s, self.keys, size, "TN", batch, e)  # Q·Kᵀ; in backward dO·Vᵀ
+        values = Gemm(s, size, self.keys, "NN", batch, e)  # P·V; in backward dS·K
+        turned = Gemm(self.keys, size, s, "NT", batch, e)  # Pᵀ·dO and dSᵀ·Q
         return (scores, values, turned, turned) if self.backward else (scores, values)
 
     @property
     def score_bytes(self) -> float:
         """Bytes of the whole score matrix."""
-        return float(self.sequences * self.heads * self.sequence_length**2 * self.element_bytes)
+        return float(self.sequences * self.heads * self.sequence_length * self.keys * self.element_bytes)
 
     @property
     def between(self) -> tuple[Memory, ...]:
@@ -136,12 +145,12 @@ class Attention:
             return ()
         back, scores = self.backward, self.score_bytes
         found = [Memory(self.bytes * (1 if back else 2), kernels=2)]
-        halved = self.form == "fused_softmax" and not self.mask
+        halved = self.form == "fused_softmax" and self.causal and not self.mask
         passes = {(False, False): 2.0, (False, True): 1.5, (True, False): 3.0, (True, True): 2.0}[back, halved]
         found.append(Memory(passes * scores, work="attention/softmax"))
         if self.form == "plain":
             found.append(Memory(2 * scores))
-            if not (back and self.mask):
+            if (self.causal or self.mask) and not (back and self.mask):
                 found.append(Memory(2 * scores, work="attention/mask"))
         if self.dropout:
             found.append(Memory((2 + 1 / self.element_bytes) * scores))

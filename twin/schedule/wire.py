@@ -62,6 +62,8 @@ class AttentionOfHeads(_Form):
     element_bytes: Width
     kv_heads: Count | None = None
     mask: bool = False
+    causal: bool = True
+    key_length: Count | None = None
 
 
 class MemoryForm(_Form):
@@ -138,6 +140,9 @@ class RecordingFile(_Form):
 
 KERNEL_TYPES: dict[type[Kernel], str] = {Gemm: "gemm", Attention: "attention", Memory: "memory"}
 
+LEFT_OUT: dict[str, bool | None] = {"result_bytes": None, "causal": True, "key_length": None}
+"""Facts of kernels that are written only where they are others: files from before they were known are the same."""
+
 
 def wire_of(op: Op) -> dict[str, Any]:
     """Write an op as a mapping for JSON; what is None is left out."""
@@ -148,9 +153,8 @@ def wire_of(op: Op) -> dict[str, Any]:
     plain = {key: value for key, value in asdict(op).items() if value is not None}
     if isinstance(op, Compute):
         facts = asdict(op.kernel)
-        if facts.get("result_bytes", 0) is None:
-            del facts["result_bytes"]
-        plain["kernel"] = {"type": KERNEL_TYPES[type(op.kernel)], **facts}
+        usual = {key for key, value in LEFT_OUT.items() if facts.get(key, ...) is value}
+        plain["kernel"] = {"type": KERNEL_TYPES[type(op.kernel)], **{k: v for k, v in facts.items() if k not in usual}}
     return {"op": type(op).__name__.lower(), **plain}
 
 

@@ -22,8 +22,15 @@ def diagnosis(found: Diagnosis, job: Job) -> None:
         f"[bold]{escape(job.name or '')}[/] on {found.ranks:,} ranks ({job.concrete_grid}): {steps}, median "
         f"{found.step_seconds:.4g} s; a healthy one takes {found.expected_seconds:.4g} s by the twin\n"
     )
-    if found.healthy:
-        console.print("[bold green]nothing found[/]: no rank, host, link or axis stands out")
+    longer = found.not_located
+    if not found.findings:
+        stands_out = "no rank, host, link or axis stands out"
+        if longer is None:
+            console.print(f"[bold green]nothing found[/]: {stands_out}")
+        elif longer.assumed:
+            console.print(f"[bold yellow]nothing found[/]: {stands_out}; but {escape(longer.text)}")
+        else:
+            console.print(f"[bold red]not located[/]: {escape(longer.text)}; {stands_out}")
     else:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name, justify in (("", "left"), ("confidence", "right"), ("mended, a step is shorter by", "right")):
@@ -36,5 +43,7 @@ def diagnosis(found: Diagnosis, job: Job) -> None:
                 saved,
             )
         console.print(table)
+        if longer is not None:
+            console.print(f"[bold red]not located[/]: without that {escape(longer.text)}")
     for note in found.notes:
         console.print(f"[dim]note: {escape(note)}[/]")

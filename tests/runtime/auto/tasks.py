@@ -70,6 +70,21 @@ def gradients(worker: Any, grid: dict[str, int], **options: Any) -> Found:
     return {"cut": sorted(parallel.layers), **full_gradients(parallel, model)}
 
 
+def penalty(model: nn.Module) -> torch.Tensor:
+    """What weights cost: a sum over their numbers."""
+    return 0.1 * sum((p**2).sum() for p in model.parameters())
+
+
+def penalized(worker: Any, grid: dict[str, int]) -> Found:
+    """A loss with a term of weights alone, in two backward passes that are reduced after each."""
+    with auto_parallelize(worker.mesh(Grid(**grid))) as parallel:
+        model = plain()
+    for _ in range(2):
+        (model(parallel.part(inputs())).square().mean() + penalty(model)).backward()
+        parallel.reduce_gradients()
+    return full_gradients(parallel, model)
+
+
 def backward_only(worker: Any, grid: dict[str, int]) -> Found:
     """Gradients before anything but backward was called, and what happened in three passes."""
     with auto_parallelize(worker.mesh(Grid(**grid))) as parallel:

@@ -28,6 +28,16 @@ def test_two_models_in_one_process(pool, sizes):
             assert_equal(found[name], of(model))
 
 
+@pytest.mark.parametrize("sizes", [grid(data=2, z=2), grid(z=4), grid(z=2, x=2)], ids=str)
+def test_a_penalty_on_weights_and_gradients_that_grow_after_they_were_reduced(pool, sizes):
+    """What does not come through the reduce-scatter is not divided by z; what was averaged is not divided again."""
+    serial = tasks.plain()
+    for _ in range(2):
+        (serial(tasks.inputs()).square().mean() + tasks.penalty(serial)).backward()
+    for found in pool.run(f"{TASKS}:penalized", 4, grid=sizes):
+        assert_equal(found, of(serial))
+
+
 @pytest.mark.parametrize("sizes", [grid(data=2, x=2), grid(data=2, y=2)], ids=str)
 def test_replicas_with_unequal_rows(pool, sizes):
     """Weighed by their rows; a gradient that one replica lacks counts as zero there."""

@@ -54,8 +54,8 @@ def test_bias_gradients_with_x_or_y(pool, sizes):
 def test_reduce_scatters_are_waited_for_at_the_end_of_backward(pool):
     """3: they never were; whoever read a gradient read an unfinished buffer."""
     for found in pool.run(f"{TASKS}:backward_only", 4, grid=grid(z=4)):
-        weights = {n: 4 * g for n, g in serial_gradients().items() if n.endswith("weight")}
-        assert_equal(found, weights)  # summed over z already, divided only in reduce_gradients
+        weights = {n: g for n, g in serial_gradients().items() if n.endswith("weight")}
+        assert_equal(found, weights)  # the mean over z already
         log = found["log"]
         started = [name for kind, name in log if kind == "start"]
         assert sorted(started) == sorted(name for kind, name in log if kind == "wait")

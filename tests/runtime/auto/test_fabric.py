@@ -8,9 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
+from tests.runtime.auto import fabric_tasks
 from tests.runtime.runs import environment
 from twin.description.problems import DescriptionError
 
@@ -46,6 +48,24 @@ def test_a_grid_gives_what_one_rank_gives(tmp_path: Path) -> None:
             torch.testing.assert_close(others[name], weight, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [{"data": 2}, {"z": 2}, {"x": 2}], ids=str)
+def test_programs_give_what_lightning_gives_on_one_rank(pool, sizes: dict[str, int]) -> None:
+    """Clipped by value, one model of two, models of two blocks, optimizers that step at other times, closures."""
+    from lightning_fabric import Fabric
+
+    grid = {"data": 1, "z": 1, "y": 1, "x": 1, **sizes}
+    one_rank = Fabric(accelerator="cpu", devices=1)
+    one_rank.launch()
+    expected = fabric_tasks.outcomes(one_rank)
+    assert expected["not_finite, 2"]["raised"]
+    for found in pool.run("tests.runtime.auto.fabric_tasks:on_a_grid", 2, grid=grid):
+        assert found.keys() == expected.keys()
+        for program, values in expected.items():
+            assert found[program].keys() == values.keys()
+            for name, value in values.items():
+                np.testing.assert_allclose(found[program][name], value, rtol=1e-9, atol=1e-12, err_msg=program + name)
+
+
 @pytest.fixture
 def fabric() -> Fabric:
     from lightning_fabric import Fabric
@@ -60,6 +80,11 @@ def fabric() -> Fabric:
 def test_a_model_made_elsewhere_is_refused(fabric: Fabric) -> None:
     with pytest.raises(DescriptionError, match=r"make the model in `with fabric\.init_module\(\):`"):
         fabric.setup(torch.nn.Linear(4, 4))
+    with fabric.init_module():
+        model = torch.nn.Linear(4, 4)
+    fabric.setup(model)
+    with pytest.raises(DescriptionError, match=r"\b1\.weight: make the model in"):
+        fabric.setup(torch.nn.Sequential(model, torch.nn.Linear(4, 4)))
 
 
 def test_what_cannot_be_cut_is_refused(fabric: Fabric, tmp_path: Path) -> None:
