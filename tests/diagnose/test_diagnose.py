@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +24,12 @@ from tests.profiles import examples
 from tests.tiers import few, full
 from twin.diagnose.devices import slow_devices
 from twin.diagnose.diagnose import Diagnosis, diagnose, nic_of_rank
-from twin.diagnose.finding import CERTAIN, Finding
+from twin.diagnose.finding import CERTAIN
 from twin.diagnose.links import slow_links
 from twin.diagnose.loading import slow_loading
 from twin.diagnose.observed import Observed, groups_of_ranks
 from twin.diagnose.probe import Probe
 from twin.diagnose.robust import chance_of_more, scale
-from twin.diagnose.worth import worth
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import AXES, Grid
@@ -281,25 +279,6 @@ def test_the_worth_of_mending_is_what_the_twin_says():
     # the healthy step is the one handed over as expected
     saved = 1 - expectation(observed).step_seconds / simulate(slow).step_seconds
     assert found.saved_share == pytest.approx(max(0.0, saved))
-
-
-@pytest.mark.parametrize(("beside", "gigabytes"), [(None, 50), (2, 25)])
-def test_a_slow_one_of_several_nics_is_worth_what_their_set_lost(beside: int | None, gigabytes: int) -> None:
-    """A set that has 3/4 of its rate left costs a job the same, whether it is one NIC or two of half the rate."""
-    assumed = {"kind": "assumed", "source": "this test"}
-    nic: dict[str, Any] = {"bandwidth": {"value": f"{gigabytes} GB/s", **assumed}}
-    if beside is not None:
-        nic["count"] = {"value": beside, **assumed}
-    job, whole = (job_on(GRID, {"extends": "frontier", "nic": each}) for each in (nic, {}))
-    step = simulate(job).step_seconds
-    slow = whole.model_dump(mode="json", by_alias=True)
-    slow["machine"]["nic"]["bandwidth"] = {"value": "50 GB/s", **assumed}
-    slow["degraded"] = [{"node": 1, "nic": number, "rate": 0.75} for number in range(len(job.machine.nic.devices))]
-    finding = Finding("link", 1.0, 4 / 3, 0.1, hosts=(1,))
-    expected = 1 - step / simulate(load_job(slow)).step_seconds
-    assert worth(finding, healthy(GRID, 8), job, step).saved_share == pytest.approx(expected)
-    gone = worth(replace(finding, slowdown=3.0), healthy(GRID, 8), job, step).saved_share
-    assert (gone is None) == (beside is not None), "of two, one that stands still leaves half"
 
 
 def test_too_few_ranks_say_so():
