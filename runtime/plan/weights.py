@@ -11,6 +11,7 @@ from runtime.checkpoint.fit import check_file
 from runtime.checkpoint.full_model import shape_of
 from runtime.checkpoint.tensor_file import TensorFile, UnusableFileError
 from runtime.data.manifest import TOKENIZER
+from runtime.data.tokenizer import MAX_TOKENIZER_BYTES
 from runtime.huggingface.companions import companions_of
 from runtime.huggingface.families import parameters
 from runtime.huggingface.peft_in import family_of, read_adapters
@@ -21,8 +22,6 @@ from twin.description.huggingface import is_directory_of, located, read_model
 from twin.description.job import Job
 from twin.description.problems import fail
 from twin.description.train import Train
-
-MAX_TOKENIZER_BYTES = 256 << 20
 
 
 def check_there(train: Train, job: Job) -> None:

@@ -32,20 +32,27 @@ PATIENCE = 30.0
 
 
 @contextmanager
-def started(*command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a program of its own and end it, and nothing else."""
+def started(
+    *command: str, ended_by: signal.Signals = signal.SIGINT, **environment: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Run a program of its own and end it, with what it has started, and nothing else."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("FOURFOLD")} | environment
     process = subprocess.Popen(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env
+        [sys.executable, *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=env,
+        start_new_session=True,
     )
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ended_by)
         try:
             process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)  # its children hold what it prints open
             process.communicate()
 
 
@@ -152,6 +159,8 @@ def test_under_gunicorn(root: Path):
         f"127.0.0.1:{port}",
         "--no-control-socket",
         "dashboards.wsgi:application()",
+        # at SIGINT gunicorn's worker shuts its threads down in a handler, and hangs if it was just starting one
+        ended_by=signal.SIGTERM,
         FOURFOLD_DASHBOARD_RUNS=str(root),
         FOURFOLD_DASHBOARD_TOKEN=TOKEN,
         FOURFOLD_DASHBOARD_HOSTS="hub.example, other.example",

@@ -46,10 +46,6 @@ class Group:
     crossings: tuple[int, ...]
     """Ring hops that leave each dragonfly group of the placement; empty if it is only one."""
 
-    def nic_rate(self, pattern: Pattern) -> float:
-        """Rate of all NICs of a node with this pattern, usable, as far as its members reach them."""
-        return nic_rate(self.machine, pattern)
-
     @property
     def member_rate(self) -> float:
         """Rate at which one member reaches NICs: that of its port, if all goes through it."""

@@ -63,7 +63,7 @@ def of_split(score: float, others: int) -> float:
     if others >= MANY:
         return _tail(score, others)
     drawn = _apart(others)
-    inner, outer = (float(np.quantile(drawn, 1 - chance)) for chance in (INNER, OUTER))
+    inner, outer = (float(drawn[-round(chance * len(drawn))]) for chance in (INNER, OUTER))
     if score <= outer:
         return _share_above(drawn, score)
     steepest = others // 2  # in the end: half of the others have to lie together

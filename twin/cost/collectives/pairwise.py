@@ -4,7 +4,7 @@ With p members, of which a on a node, and parts of M/p bytes:
 
     a member moves    (a−1)·M/p inside its node, (p−a)·M/p to other nodes
     a node sends      a·(p−a)·M/p through its NICs
-    T = base + hops + the slowest of both, on any node
+    T = base + hops + the slower of both, on the slowest node
 
 in the faster of two ways: short parts go by few channels, which start sooner and move slower (`Pairwise` of a library);
 between nodes there is one, which starts like the former.
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from twin.cost.algorithms import register
-from twin.cost.collective_group import Group
+from twin.cost.collective_group import Group, nic_rate
 from twin.cost.collective_options import Option, core_seconds, posted
 from twin.description.library import CollectiveKind, Library
 
@@ -48,7 +48,7 @@ def pairwise_options(group: Group, library: Library, kind: CollectiveKind, bytes
     here, there = group.members - 1, group.ranks - group.members
     network = group.nodes > 1
     sent = {pattern: len(pattern) * (group.ranks - len(pattern)) * part for pattern in group.patterns}
-    slowest = max(bytes_of / group.nic_rate(pattern) for pattern, bytes_of in sent.items()) if network else 0.0
+    slowest = max(bytes_of / nic_rate(group.machine, pattern) for pattern, bytes_of in sent.items()) if network else 0.0
     inside = here + there if group.machine.fabric.port_carries_nics else here  # what a member's port carries
     leaving = tuple(members * (group.ranks - members) * part for members in _members_by_switch_group(group))
     options = []
