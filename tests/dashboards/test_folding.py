@@ -136,6 +136,7 @@ def test_the_table_below_the_picture_comes_after_it_and_leads_to_its_ops(visitor
     row = page.locator("#timeline-worst .ag-row").first
     row.wait_for()
     assert page.locator("#timeline .xtick").count() > 0
+    expect(page.locator("#timeline .dash-graph--pending")).to_have_count(0)
     redrawn(page, row.locator(".ag-cell").first.click)
     page.wait_for_url(re.compile("op="))
     expect(page.locator("#timeline-members, #timeline-elsewhere").first).to_be_visible()
