@@ -77,19 +77,27 @@ LLAMA = {"activation": "swiglu", "positions": "rotary", "biases": False, "norm":
 STRATEGIES = ("four_d", "fsdp", "ddp")
 TOGETHER, MANY = (256, 256), (512, 1)
 """Sequences of a step and of a micro-step: many tokens at once, many micro-steps."""
-CASES = [(name, model, batch) for name in STRATEGIES for model in ({}, LLAMA) for batch in (TOGETHER, MANY)]
+CASES = [
+    *((name, 1, model, batch) for name in STRATEGIES for model in ({}, LLAMA) for batch in (TOGETHER, MANY)),
+    *(("ddp", 2, model, batch) for model in ({}, LLAMA) for batch in (TOGETHER, MANY)),  # sums of buckets are sent
+]
 
 
-def gradients(strategy: str, model: dict[str, Any], batch: tuple[int, int], precision: str) -> dict[str, np.ndarray]:
-    """Run a rank's step on text in which few tokens are frequent; return the gradient of each parameter."""
-    grid = {"ddp": {"data": 1}, "fsdp": {"weights": 1}}.get(strategy, {"data": 1})
+def gradients(
+    strategy: str, ranks: int, model: dict[str, Any], batch: tuple[int, int], precision: str
+) -> dict[str, np.ndarray]:
+    """Run a rank's step on text in which few tokens are frequent; return the gradient of each parameter.
+
+    Other ranks have nothing to add: what a collective gives is what the rank sent.
+    """
+    grid = {"data": ranks} if strategy != "fsdp" else {"weights": ranks}
     raw = {
         "strategy": strategy,
         "model": MODEL | model,
         "machine": "laptop",
-        "ranks": 1,
+        "ranks": ranks,
         "grid": grid,
-        "batch": {"sequences": batch[0], "micro_sequences": batch[1]},
+        "batch": {"sequences": batch[0] * ranks, "micro_sequences": batch[1]},
         "precision": precision,
     }
     job = load_job(raw)
@@ -112,11 +120,11 @@ def gradients(strategy: str, model: dict[str, Any], batch: tuple[int, int], prec
         return {name: parameter.gradient.double().numpy().copy() for name, parameter in store.parameters.items()}
 
 
-@pytest.mark.parametrize(("strategy", "model", "batch"), few(CASES, CASES[0], CASES[6], CASES[9]))
+@pytest.mark.parametrize(("strategy", "ranks", "model", "batch"), few(CASES, CASES[0], CASES[6], CASES[9], CASES[-1]))
 def test_gradients_of_many_tokens_are_near_those_of_fp32(
-    strategy: str, model: dict[str, Any], batch: tuple[int, int]
+    strategy: str, ranks: int, model: dict[str, Any], batch: tuple[int, int]
 ) -> None:
-    narrow, wide = (gradients(strategy, model, batch, precision) for precision in ("bf16", "fp32"))
+    narrow, wide = (gradients(strategy, ranks, model, batch, precision) for precision in ("bf16", "fp32"))
     assert narrow.keys() == wide.keys()
     for name, expected in wide.items():
         error = np.linalg.norm(narrow[name] - expected) / np.linalg.norm(expected)
