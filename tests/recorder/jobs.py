@@ -229,6 +229,9 @@ def beyond() -> dict[str, Job]:
     found["flat over x"] = job({"x": 4}, tensor="1d")
     found["divided over x"] = job({"x": 4}, divide=both, micro=4, per_rank=8)
     grid = {"data": 16, "z": 16, "y": 4, "x": 2}
+    found["halves over z y, across blocks"] = job(
+        {"z": 2, "y": 2}, overlap={**halves, **across}, recompute=False, micro=2
+    )
     found["halves, 2,048"] = job(grid, overlap=halves, micro=2, model=WIDE)
     return found
 

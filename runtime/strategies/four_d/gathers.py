@@ -131,12 +131,13 @@ class WeightGathers:
     def _start_until(self, end: int) -> None:
         while self._next < min(end, len(self._order)):
             unit = self._order[self._next]
-            if id(unit) not in self._flight and not self._complete(unit):
+            if id(unit) not in self._flight and not self._stays(unit):
                 self._start(unit, self._phases[self._next])
             self._next += 1
 
-    def _complete(self, unit: Unit) -> bool:
-        return all(id(member) in self._full for member in unit.members)
+    def _stays(self, unit: Unit) -> bool:
+        """Whether a unit is there and is not dropped: what the second half has yet to use, it drops."""
+        return (unit.keep or self._holding) and all(id(member) in self._full for member in unit.members)
 
     def _start(self, unit: Unit, phase: Phase) -> None:
         assert self.source is not None
