@@ -36,7 +36,8 @@ __all__ = ["CollectiveCost", "Load", "NodeUse", "collective_cost", "options", "r
 class Load:
     """Use of one shared resource by one collective.
 
-    `resource` is ("nic", i, NIC) on the i-th node of the placement; ("link", i,
+    `resource` is ("nic", i, NIC) on the i-th node of the placement, ("nic_out", i, NIC) and ("nic_in", i, NIC) what
+    a message that goes one way fills of its directions; ("link", i,
     a · devices_per_node + b) for the directed link a → b inside it; ("port", i, device) for a
     switched node; ("uplink", g, 0) for all global links of the g-th dragonfly group; ("memory", i, socket),
     ("drives", i, 0) for a socket's memory and the node's drives.
@@ -65,6 +66,8 @@ class CollectiveCost:
     uplink_loads: tuple[float, ...]
     core_seconds: float = 0.0
     """Time of a core that each member needs, where collectives run on shared cores."""
+    ways: tuple[Load, ...] = ()
+    """What a message that goes one way loads of the directions of NICs: two of them that go the same way share one."""
 
     @property
     def seconds(self) -> float:
@@ -89,7 +92,7 @@ class CollectiveCost:
             for i, pattern in enumerate(self.placement.nodes)
             for use in self.node_loads.get(pattern, ())
         ]
-        return (*nodes, *(Load(("uplink", g, 0), b) for g, b in enumerate(self.uplink_loads) if b))
+        return (*nodes, *self.ways, *(Load(("uplink", g, 0), b) for g, b in enumerate(self.uplink_loads) if b))
 
 
 def collective_cost(
@@ -121,6 +124,7 @@ def collective_cost(
         raise fail("library", f"{library.name} has no algorithm for {kind} over {placement.ranks} ranks", kind)
     best = min(offered, key=lambda option: option.seconds)
     transfer = max(best.wire_seconds, best.seconds - best.startup_seconds)
+    loads = {pattern: node_uses(group, best, pattern) for pattern in group.patterns}
     return CollectiveCost(
         startup_seconds=best.seconds - transfer,
         transfer_seconds=transfer,
@@ -128,8 +132,26 @@ def collective_cost(
         protocol=best.protocol,
         placement=placement,
         core_seconds=best.core_seconds,
-        node_loads={pattern: node_uses(group, best, pattern) for pattern in group.patterns},
+        node_loads=loads,
         uplink_loads=best.uplink_bytes,
+        ways=_ways(kind, placement, loads),
+    )
+
+
+def _ways(kind: CollectiveKind, placement: Placement, loads: Mapping[Pattern, tuple[NodeUse, ...]]) -> tuple[Load, ...]:
+    """Return what a message of the first member to the second (send), or back, loads of each direction of NICs.
+
+    In `node_loads` it has half of its bytes, one direction of two: so two that cross fill a NIC, but so would only two
+    that do not.
+    """
+    if kind not in ("send", "receive") or placement.node_count < 2:
+        return ()
+    ends = ("nic_out", "nic_in") if kind == "send" else ("nic_in", "nic_out")
+    return tuple(
+        Load((end, node, use.index), 2 * use.bytes)
+        for node, end in enumerate(ends)
+        for use in loads[placement.nodes[node]]
+        if use.kind == "nic"
     )
 
 
@@ -146,8 +168,10 @@ def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float
 
     `resource_kind` and `index` are those of `Load.resource` (first and last entry).
     """
-    if resource_kind == "nic":
-        return machine.nic.rate_bytes_per_second
+    if resource_kind in ("nic", "nic_out", "nic_in"):
+        # which way messages go is looked at where devices share a NIC: one that has its own sends few at once
+        looked_at = resource_kind == "nic" or len(machine.nic.devices[index]) > 1
+        return machine.nic.rate_bytes_per_second if looked_at else float("inf")
     if resource_kind == "link":
         edge = divmod(index, machine.devices_per_node)
         return link_widths(machine)[edge] * machine.fabric.efficiency
@@ -162,4 +186,6 @@ def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float
         return float(uplink) if uplink is not None else float("inf")
     if resource_kind in TIER_RESOURCES:
         return tier_capacity(machine, resource_kind)
-    raise ValueError(f"{resource_kind!r} is not a resource; use nic, link, port, cores, uplink, memory or drives")
+    raise ValueError(
+        f"{resource_kind!r} is not a resource; use nic, nic_out, nic_in, link, port, cores, uplink, memory or drives"
+    )

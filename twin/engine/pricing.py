@@ -1,8 +1,8 @@
 """Prices of a job's collectives on every placement that occurs, and the loads they put on links.
 
 Shared resources are numbered: first those of each node (NICs, then directed links, then
-ports, then its cores, then the memory of its sockets and its drives), node after node, then the
-global links of each dragonfly group. Cores that all nodes share (a test bed on one host) are
+ports, then its cores, then the memory of its sockets and its drives, then the directions of its NICs), node after node,
+then the global links of each dragonfly group. Cores that all nodes share (a test bed on one host) are
 those of node 0.
 
 A resource that could carry everything that may ever run over it at once never slows anything
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -28,7 +29,8 @@ from twin.engine.program import Call
 from twin.engine.symmetry import Edges
 from twin.schedule.communicator import Communicator
 
-ResourceKind = Literal["nic", "link", "port", "cores", "memory", "drives", "uplink"]
+ResourceKind = Literal["nic", "link", "port", "cores", "memory", "drives", "nic_out", "nic_in", "uplink"]
+WAYS: tuple[ResourceKind, ResourceKind] = ("nic_out", "nic_in")
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,11 @@ class _Resources:
     @property
     def per_node(self) -> int:
         """Resources of one node."""
+        return self.directions + len(WAYS) * self.nics
+
+    @property
+    def directions(self) -> int:
+        """Number of the first direction of a node's NICs within it: outwards of each, then inwards."""
         return self.cores + 1 + self.sockets + self.drives
 
     @property
@@ -103,6 +110,8 @@ class _Resources:
         local = resource % self.per_node
         if local < self.nics:
             return "nic"
+        if local >= self.directions:
+            return WAYS[(local - self.directions) // self.nics]
         if local == self.cores:
             return "cores"
         if local > self.cores:
@@ -119,6 +128,8 @@ class _Resources:
             "cores": self.cores,
             "memory": after,
             "drives": after + self.sockets,
+            "nic_out": self.directions,
+            "nic_in": self.directions + self.nics,
         }
         return offset[kind] + index
 
@@ -196,7 +207,8 @@ def _shared_nics(found: Iterable[_Loads], resources: _Resources) -> Ints:
         pairs = np.unique(np.stack([edges.resource, edges.group]), axis=1)
         several |= np.bincount(pairs[0], minlength=resources.first_uplink)[: resources.first_uplink] > 1
     numbers = np.flatnonzero(several)
-    nics: Ints = numbers[numbers % resources.per_node < resources.nics]
+    local = numbers % resources.per_node
+    nics: Ints = numbers[(local < resources.nics) | (local >= resources.directions)]
     return nics
 
 
@@ -257,12 +269,16 @@ def _loads(
         which = np.flatnonzero(groups.pattern == number)
         per_pattern: dict[tuple[int, ...], dict[int, list[tuple[int, float]]]] = {}
         uplinks: dict[int, list[tuple[int, float]]] = {}
+        ways: dict[tuple[int, int], list[tuple[int, float]]] = {}
         for call, by_pattern in costs.items():
             cost = by_pattern[number]
             for pattern, uses in cost.node_loads.items():
                 into = per_pattern.setdefault(pattern, {})
                 for use in uses:
                     into.setdefault(resources.local(use.kind, use.index), []).append((call, use.bytes))
+            for load in cost.ways:
+                kind, at_node, nic = load.resource
+                ways.setdefault((at_node, resources.local(kind, nic)), []).append((call, load.bytes))
             for g, size in enumerate(cost.uplink_loads):
                 if size:
                     uplinks.setdefault(g, []).append((call, size))
@@ -275,6 +291,8 @@ def _loads(
         for pattern, at in kinds.items():
             for local, loads in per_pattern.get(pattern, {}).items():
                 add(which, resources.at(nodes[:, at], local), loads, number)
+        for (at_node, local), loads in ways.items():
+            add(which, resources.at(nodes[:, [at_node]], local), loads, number)
         starts = np.array([placement.switch_groups.index(g) for g in sorted(uplinks)], dtype=np.int64)
         for g, start in zip(sorted(uplinks), starts, strict=True):
             outside = layout.switch_group[members[:, first[start]]]
@@ -293,8 +311,8 @@ def _join(columns: list[tuple[Ints, Ints, Ints]]) -> Edges:
 
 def _capacity(machine: Machine, resources: _Resources, degraded: Sequence[Degraded]) -> NDArray[np.float64]:
     node = np.full(resources.per_node, np.inf)
-    for nic in range(resources.nics):
-        node[resources.local("nic", nic)] = resource_capacity(machine, "nic", nic)
+    for kind, nic in product(("nic", *WAYS), range(resources.nics)):
+        node[resources.local(kind, nic)] = resource_capacity(machine, kind, nic)
     for link in machine.fabric.links:
         for a, b in (link.devices, link.devices[::-1]):
             index = a * resources.devices + b
@@ -312,7 +330,9 @@ def _capacity(machine: Machine, resources: _Resources, degraded: Sequence[Degrad
     for one in degraded:
         left = one.rate if one.nic is None else machine.nic.left_with_one_slow(one.rate)
         for number in _numbers(one, resources):
-            capacity[number] *= left
+            # the directions of a device's own NIC are not looked at while it is sound
+            sound = machine.nic.rate_bytes_per_second if np.isinf(capacity[number]) else capacity[number]
+            capacity[number] = left * sound
     return capacity
 
 
@@ -324,4 +344,5 @@ def _numbers(one: Degraded, resources: _Resources) -> list[int]:
     if kind == "link":
         a, b = which
         which = (a * resources.devices + b, b * resources.devices + a)
-    return [(node or 0) * resources.per_node + resources.local(kind, index) for index in which]
+    kinds = (kind, *WAYS) if kind == "nic" else (kind,)
+    return [(node or 0) * resources.per_node + resources.local(kind, index) for kind in kinds for index in which]
