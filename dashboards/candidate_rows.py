@@ -40,6 +40,7 @@ def row(candidate: SavedCandidate) -> dict[str, Any]:
         "memory (B)": candidate.memory_bytes,
         "of peak (%)": None if candidate.percent_of_peak is None else round(candidate.percent_of_peak, 2),
         "tokens/s": None if candidate.tokens_per_second is None else round(candidate.tokens_per_second),
+        **({"energy of a step (J)": candidate.billed_joules} if candidate.by_energy else {}),
         "model's place": candidate.model_rank,
         **candidate.options.columns(),
     }

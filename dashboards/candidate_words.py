@@ -8,7 +8,7 @@ from dashboards.candidate_rows import model_top
 from dashboards.candidates import SavedCandidate
 from dashboards.figures.pareto import MAX_POINTS, TOP, drawable
 from dashboards.parts import seconds
-from twin.description.units import format_memory
+from twin.description.units import format_memory, format_si
 from twin.search.words import HINDRANCES
 
 
@@ -25,9 +25,23 @@ def summary_of(found: Sequence[SavedCandidate], kept: Sequence[SavedCandidate]) 
     if not drawn:
         return f"{words}."
     best = min(drawn, key=lambda c: c.step_seconds or 0.0)
-    return (
+    said = (
         f"{words}. Fastest: {best.name}{axes}, {seconds(best.step_seconds or 0.0)}, "
         f"{format_memory(best.memory_bytes or 0.0)}."
+    )
+    return said + _thriftiest(kept, axes)
+
+
+def _thriftiest(kept: Sequence[SavedCandidate], axes: str) -> str:
+    """Say which draws the fewest joules, where a search was for that."""
+    able = [c for c in kept if c.by_energy and c.feasible and c.billed_joules is not None]
+    if not able:
+        return ""
+    best = min(able, key=lambda c: c.billed_joules or 0.0)
+    several = ", of each number of ranks by itself" if len({c.ranks for c in able}) > 1 else ""
+    return (
+        f" Fewest joules: {best.name}{axes}, {format_si(best.billed_joules or 0.0, 'J')} a step. "
+        f"Places are by joules{several}."
     )
 
 

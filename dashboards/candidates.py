@@ -62,6 +62,10 @@ class SavedCandidate:
     """True if the search is over several strategies, whose grids have other axes."""
     place: int | None = None
     """Place in simulated time among all of the search, from 1; `rank` is that within its strategy."""
+    billed_joules: float | None = None
+    """Of a step, with what nodes and facility draw if the job says so."""
+    by_energy: bool = False
+    """Whether the search was for the fewest joules, by which `place` is then."""
 
     @property
     def axes(self) -> str:
@@ -118,7 +122,7 @@ def _by_time(found: Sequence[SavedCandidate]) -> list[SavedCandidate]:
     done = sorted(known, key=lambda c: (c.strategy, c.ranks, c.step_seconds or 0.0))
     first: dict[tuple[str, int], int] = {}
     ranks = {c.number: at - first.setdefault((c.strategy, c.ranks), at) + 1 for at, c in enumerate(done)}
-    return [replace(c, rank=ranks.get(c.number)) for c in found]
+    return [replace(c, rank=ranks.get(c.number), by_energy=True) for c in found]
 
 
 class WrongError(ValueError):
@@ -170,6 +174,7 @@ def _candidate(number: int, raw: Any, winner: str, known: Sequence[str]) -> Save
         energy_joules=_number(raw, "energy_joules"),
         strategy=strategy,
         place=_whole(raw, "rank"),
+        billed_joules=_number(raw, "billed_joules"),
     )
 
 

@@ -33,6 +33,10 @@ WORDS = {
 }
 
 
+def _kind(entry: Entry) -> str:
+    return WORDS[entry.kind].split(" ", 1)[1] if entry.kind else "damaged"
+
+
 def choose(key: str) -> dict[str, str]:
     """Return the id of a choice of the header."""
     return {"type": "choose", "key": key}
@@ -67,7 +71,7 @@ def header(page: Page, catalog: Catalog, query: Query) -> Component:
     if not keys or not page.kinds:
         return html.Div()
     entries = [entry for entry in catalog.entries() if entry.kind in page.kinds]
-    data = [{"value": entry.name, "label": f"{entry.label} ({entry.kind})"} for entry in entries]
+    data = [{"value": entry.name, "label": f"{entry.label} ({_kind(entry)})"} for entry in entries]
     known = {entry.name for entry in entries}
     labels = {"run": "run", "other": "compared with"}
     selects = [
@@ -115,7 +119,7 @@ def picker(page: Page, context: PageContext, why: str) -> Component:
     if page.runs == 2:
         offered = [(f"{e.label} and {o.label}", {"run": e.name, "other": o.name}) for e, o in _pairs(entries)]
     else:
-        offered = [(f"{entry.label} ({entry.kind})", {"run": entry.name}) for entry in entries]
+        offered = [(f"{entry.label} ({_kind(entry)})", {"run": entry.name}) for entry in entries]
     if not offered:
         return card("Nothing to show here yet", f"This page {why}, and there is none here.")
     base = context.settings.prefix.rstrip("/") + page.path

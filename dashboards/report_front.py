@@ -56,7 +56,7 @@ def _conclusion(context: PageContext, query: Query, entries: list[Entry]) -> tup
         difference = found.measured_seconds - found.predicted_seconds
         most_term = largest(found.terms, difference)
         ratio = times_as_long(found.predicted_seconds, found.measured_seconds)
-        why = f"Most of the difference is {most_term.label}." if most_term else "No term stands out."
+        why = f"The largest part of the difference is {most_term.label}." if most_term else "No term stands out."
         return (first, f"Measured, it is {ratio} than predicted." if ratio != "as fast" else summary_of(found), why)
     halves = [anatomies_of(context.catalog, entry).middle for entry in entries]
     return (first, _speed(context, entries[1]), verdict(entries, halves[0], halves[1]).rsplit(". ", 1)[-1])

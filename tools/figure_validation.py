@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -11,13 +12,15 @@ from tools.figure_tables import Answer, percent, table
 MIB, GB = 2**20, 1e9
 FEW_ROWS = 3
 """A source with fewer is not weighed."""
+UNKNOWN = re.compile(r"machine '([^']+)' is not known")
 
 
 def iterations(answer: Answer) -> str:
     """Write the errors of a table of iterations; a constant chosen from one row says nothing."""
+    short = short_names([group["name"] for group in answer["groups"]])
     rows = [
         [
-            "64 and 256 GPUs" if group["name"] == "multi-node" else group["name"].split(" (")[0],
+            "64 and 256 GPUs" if group["name"] == "multi-node" else short[group["name"]],
             str(group["count"]),
             percent(group["mean"], digits=1),
             percent(group["median"], digits=1),
@@ -30,6 +33,21 @@ def iterations(answer: Answer) -> str:
     ]
     head = ("rows", "count", "mean error", "median", "90 % below", "bias", "in interval", "mean error of one MFU")
     return table(head, rows)
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Leave out what is in parentheses and behind them, but where names are alike without it: of these what differs."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.split(" (")[0], []).append(name)
+    found = {}
+    for short, several in alike.items():
+        parts = [name.removeprefix(short).removeprefix(" (").partition(")") for name in several]
+        same = len({inside for inside, _, _ in parts}) == 1
+        for name, (inside, _, behind) in zip(several, parts, strict=True):
+            more = behind.lstrip(",; ").split(" and ")[0] if same else inside
+            found[name] = f"{short}: {more}" if len(several) > 1 else short
+    return found
 
 
 def memory(answer: Answer) -> str:
@@ -133,6 +151,9 @@ def left_out(answer: Answer) -> str:
     count = sum(answer["skipped"].values())
     if not count:
         return f"all {len(answer['rows'])} rows expressed"
-    return f"{count + len(answer['rows'])} rows, {len(answer['rows'])} of them expressed; not the others: " + "; ".join(
-        f"{reason} ({number})" for reason, number in reasons
-    )
+    machines = [(found[1], number) for reason, number in reasons if (found := UNKNOWN.match(reason))]
+    said = [f"{reason} ({number})" for reason, number in reasons if not UNKNOWN.match(reason)]
+    if machines:
+        said.append("machines that are not described: " + ", ".join(f"{name} ({number})" for name, number in machines))
+    told = f"{count + len(answer['rows'])} rows, {len(answer['rows'])} of them expressed; not the others: "
+    return told + "; ".join(said)

@@ -80,7 +80,7 @@ def verdict(entries: Sequence[Entry], first: Anatomy, second: Anatomy) -> str:
         end = f"the second is {times_as_long(*lengths)}"
     most = largest(terms_between(first, second), difference)
     sign = "+" if difference > 0 else ""
-    why = f"; most of the step's difference of {sign}{seconds(difference)}: {most.label}, " if most else ""
+    why = f"; the largest part of the step's difference of {sign}{seconds(difference)}: {most.label}, " if most else ""
     return f"{said[0]}. {said[1]}. {end}{why}{sign + seconds(most.difference_seconds) if most else ''}."
 
 

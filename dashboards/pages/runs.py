@@ -16,8 +16,10 @@ from dashboards.parts import MOMENT, NUMBER, SECONDS, card, table
 from dashboards.run_rows import HEADINGS, NUMBERS, rows_of
 
 TABLE = "runs"
-MANY = {"search": "searches", "study": "studies", "watch": "watches", "training": "trainings"}
+MANY = {"search": "searches", "study": "studies", "watch": "watched trainings", "training": "trainings"}
 """What more than one of a kind are called, where that is another word."""
+ONE = {"watch": "watched training"}
+"""What one is called, where that is not the kind's name."""
 WIDEST = {"model": 170, "machine": 130, "grid": 130, "holds": 260, "differs": 420, "problem": 420}
 """Pixels of columns whose words may come from strangers."""
 WRAPPED = {"wrapText": True, "autoHeight": True, "cellClass": "wrapped"}
@@ -65,7 +67,8 @@ def counted(entries: list[Entry]) -> str:
     """Say how many entries there are of each kind, and how many that cannot be read."""
     found = {kind: sum(e.kind == kind for e in entries) for kind in get_args(Kind)}
     found["damaged"] = sum(e.kind is None for e in entries)
-    kinds = ", ".join(f"{n} {MANY.get(kind, kind) if n > 1 else kind}" for kind, n in found.items() if n)
+    words = ((n, MANY.get(kind, kind) if n > 1 else ONE.get(kind, kind)) for kind, n in found.items() if n)
+    kinds = ", ".join(f"{n} {kind}" for n, kind in words)
     return f"{len(entries)} {'entries' if len(entries) > 1 else 'entry'}" + (f": {kinds}" if kinds else "")
 
 

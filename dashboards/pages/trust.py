@@ -21,6 +21,7 @@ from dashboards.parts import card, graph, minus, table, with_table
 from twin.compare.errors import ErrorGroup
 from twin.compare.jobs import work_of
 
+DOTTED = "On the line both are equal; dotted, one is 1.2 times the other."
 MIN_RANKED, MAX_GROUPS = 3, 3
 """Runs of one work of which an order says anything, and groups of which it is told above the figure."""
 
@@ -44,7 +45,7 @@ def _ops(context: PageContext, query: Query) -> Component:
         [
             card(
                 "Op by op",
-                summary,
+                f"{summary} {DOTTED}",
                 with_table(
                     graph(
                         "parity",
@@ -93,7 +94,7 @@ def _group_row(group: ErrorGroup) -> dict[str, Any]:
         "predicted (s)": group.predicted_seconds,
         "measured (s)": group.measured_seconds,
         "median error (%)": _percent(group.median_error),
-        "90 % (%)": _percent(group.p90_error),
+        "90 % below (%)": _percent(group.p90_error),
         "bias (%)": _percent(group.bias),
     }
 
@@ -131,7 +132,7 @@ def _runs(context: PageContext) -> Component:
     figure = parity(predicted, measured, ["jobs"] * len(runs), [one.name for one in runs])
     return card(
         "Run by run",
-        summary,
+        f"{summary} {DOTTED}",
         with_table(graph("runs-parity", figure, label=summary, height=420), table("runs-table", rows)),
     )
 

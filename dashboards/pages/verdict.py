@@ -137,7 +137,9 @@ def summary_of(found: Comparison) -> str:
     difference = found.measured_seconds - found.predicted_seconds
     most = largest(found.terms, difference)
     why = (
-        f" Most of it: {most.label}, {'+' if difference > 0 else ''}{seconds(most.difference_seconds)}." if most else ""
+        f" The largest part: {most.label}, {'+' if difference > 0 else ''}{seconds(most.difference_seconds)}."
+        if most
+        else ""
     )
     who = f" Terms are the {subject_of(found)}, which decides the step." if found.pipeline else ""
     off = f" The prediction is {percent(100 * error)} off." if names == SIDES else ""

@@ -19,13 +19,13 @@ def said(answer: Answer) -> Component:
     """Say in a sentence what changed, and whether the job fits into memory."""
     old, new = answer.old["step_seconds"], answer.new["step_seconds"]
     was, now = answer.old["tokens_per_second"], answer.new["tokens_per_second"]
-    words, of_it = f"{seconds(old)} as it is, {seconds(new)} so", "Most of it"
+    words, of_it = f"{seconds(old)} as it is, {seconds(new)} so", "The largest part"
     if same_tokens((old, was), (new, now)):
         words += f": {times_as_long(old, new)}, {percent(100 * (new / old - 1))}."
     else:
         words += f", for {new * now / (old * was):.3g} × the tokens: {was:,.0f} tokens/s as it is, {now:,.0f} so, "
         words += f"{times_the_rate(was, now)}, {percent(100 * (now / was - 1))}."
-        of_it = "Most of the step's difference"
+        of_it = "The largest part of the step's difference"
     most = largest(terms(answer.old, answer.new), new - old)
     if most:
         sign = "+" if most.difference_seconds > 0 else ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.candidate_rows import model_rows
+from dashboards.candidate_rows import able, model_rows
 from dashboards.candidate_words import model_summary, summary_of
 from dashboards.figures.pareto import TOP, orders, parallel, pareto
 from dashboards.page import PageContext
@@ -78,3 +78,23 @@ def test_models_best_without_a_place_are_counted(tmp_path):
     assert words.endswith(
         "at places 1 in simulated time; without a place, as they cannot run or cannot be the fastest: 1."
     )
+
+
+def test_a_search_by_energy_says_what_draws_the_fewest_joules(tmp_path):
+    """Its fastest was all that was said, beside a best of Runs that was another."""
+    ranking = [
+        candidate((4, 1, 1, 1), step=4.0, rank=1, model_rank=1, ranks=4, energy_joules=9e3, billed_joules=1e4),
+        candidate((8, 1, 1, 1), step=1.0, rank=2, model_rank=1, energy_joules=1e4, billed_joules=3e4),
+        candidate((4, 2, 1, 1), step=2.0, rank=1, model_rank=2, energy_joules=1e4, billed_joules=2e4),
+    ]
+    known = read(written(tmp_path, ranking, by="energy"))
+    words = summary_of(known, known)
+    assert "Fastest: 8 × 1 × 1 × 1 (data × z × y × x), 1 s" in words
+    assert words.endswith(
+        "Fewest joules: 4 × 1 × 1 × 1 (data × z × y × x), 10 kJ a step. "
+        "Places are by joules, of each number of ranks by itself."
+    )
+    assert [(r["place"], r["energy of a step (J)"]) for r in able(known)] == [(1, 1e4), (2, 3e4), (1, 2e4)]
+    plain = read(written(tmp_path / "other", ranking))
+    assert "joules" not in summary_of(plain, plain)
+    assert "energy of a step (J)" not in able(plain)[0]

@@ -17,14 +17,14 @@ def test_a_what_if_is_run_changed_refused_and_saved(visitor, queries, tmp_path: 
     expect(status).to_contain_text("+0.0 %", timeout=SIMULATED)
     page.get_by_label("slow rank").fill("3")
     page.get_by_label("times slower").fill("2.5")
-    expect(status).to_contain_text("Most of it", timeout=SIMULATED)
+    expect(status).to_contain_text("The largest part", timeout=SIMULATED)
     assert visitor.query()["stragglers-0-slowdown"] == "2.5"
     expect(page.locator("#whatif-words")).to_contain_text("As it is above what if", timeout=SIMULATED)
     page.get_by_label("micro sequences").fill("1000000")
     expect(status).to_contain_text("This job cannot run", timeout=SIMULATED)
     expect(status).to_contain_text("batch.micro_sequences")
     page.get_by_label("micro sequences").fill("")
-    expect(status).to_contain_text("Most of it", timeout=SIMULATED)
+    expect(status).to_contain_text("The largest part", timeout=SIMULATED)
     with page.expect_download() as download:
         page.get_by_role("button", name="Download as job file").click()
     download.value.save_as(tmp_path / "job.yaml")
