@@ -36,11 +36,11 @@ def row(candidate: SavedCandidate) -> dict[str, Any]:
         "ranks": candidate.ranks,
         "micro-batch": candidate.micro_sequences,
         "step (s)": step,
+        **({"energy of a step (J)": candidate.billed_joules} if candidate.by_energy else {}),
         "exposed (%)": None if not step else round(100 * (candidate.exposed_seconds or 0.0) / step, 2),
         "memory (B)": candidate.memory_bytes,
         "of peak (%)": None if candidate.percent_of_peak is None else round(candidate.percent_of_peak, 2),
         "tokens/s": None if candidate.tokens_per_second is None else round(candidate.tokens_per_second),
-        **({"energy of a step (J)": candidate.billed_joules} if candidate.by_energy else {}),
         "model's place": candidate.model_rank,
         **candidate.options.columns(),
     }
