@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.strategies.test_fsdp import MODEL, described, moved, ops
+from tests.strategies.test_fsdp import MODEL, ZERO, described, moved, ops
 from twin.engine.events import event_table
 from twin.engine.report import report
 from twin.engine.simulate import simulate
+from twin.schedule.ops import Compute
 
 
 def in_flight(job: Any) -> list[tuple[int, int]]:
@@ -77,3 +78,22 @@ def test_one_communicator_is_the_same_folded_and_not(grid: dict[str, int]) -> No
     job = described(grid, flavour="fsdp1", machine=machine)
     folded, des = simulate(job), simulate(job, engine="des")
     assert folded.step_seconds == pytest.approx(des.step_seconds, rel=1e-9)
+
+
+@pytest.mark.parametrize("flavour", ["fsdp2", "fsdp1"])
+@pytest.mark.parametrize("reduced", ["compute", "fp32"])
+def test_gradients_that_are_kept_whole_are_added_up_before_they_leave(flavour: str, reduced: str) -> None:
+    """`no_sync`: each of the later micro-steps reads what is there and what it adds, of every element."""
+    options: dict[str, Any] = {"flavour": flavour, "reduce_precision": reduced, "recompute": False}
+    job, alone = (described(ZERO[3], micro_steps=steps, accumulate="whole", **options) for steps in (3, 1))
+    found, of_one = (
+        [(name, op.kernel.bytes) for name, op in ops(each) if isinstance(op, Compute) and name.endswith("accumulate")]
+        for each in (job, alone)
+    )
+    wide, elements = job.reduce_bytes, job.model.parameters
+    by_step = [
+        sum(size for name, size in found if name.startswith(f"micro{n}/") and "/bucket" not in name) for n in range(3)
+    ]
+    assert by_step == [elements * (2 + wide), elements * (2 + 2 * wide), elements * (2 + 2 * wide)]
+    # what arrives is the only sum that the rank has: written, not added to
+    assert [size for name, size in found if "/bucket" in name] == [size for _, size in of_one]

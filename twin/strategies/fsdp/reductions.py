@@ -62,6 +62,12 @@ class Reductions:
         whole = self.job.flavour == "deepspeed" and self.job.concrete_grid.gradient_parts == 1
         return whole and self._flush is None
 
+    @property
+    def whole(self) -> bool:
+        """Whether what leaves is the whole sum of all micro-steps, which was kept so far (`no_sync`)."""
+        job = self.job
+        return job.flavour != "deepspeed" and job.accumulate == "whole" and self.last and not self.first
+
     def ready(self, emit: Emitter, unit: Unit) -> None:
         """Go on from the gradients of a unit, which the backward pass has finished."""
         e, elements = self.job.element_bytes, unit.elements
@@ -81,6 +87,9 @@ class Reductions:
                 self._reduce(emit, most)
                 self._open -= most
             return
+        if self.whole:
+            moved = float(elements * (e + 2 * self.job.reduce_bytes))
+            emit.compute("accumulate", Memory(moved, work="accumulate"))
         self._finish_flight()
         self._reduce(emit, elements, unit.padded(self.job.concrete_grid.gradient_parts))
 
@@ -109,7 +118,8 @@ class Reductions:
         here = emit.under(f"bucket{self.number}")
         self.number += 1
         sent = elements if padded is None else padded
-        here.compute("pack", Memory(float(elements * job.element_bytes + sent * wide), work="accumulate"))
+        read = wide if self.whole else job.element_bytes
+        here.compute("pack", Memory(float(elements * read + sent * wide), work="accumulate"))
         elements = sent
         grid = job.concrete_grid
         everyone = job.flavour == "deepspeed" and grid.weights == 1 and job.all_reduce_buckets
@@ -158,9 +168,10 @@ class Reductions:
 
     def _accumulate(self, here: Emitter, elements: int) -> None:
         """Add what has come to its sums."""
-        moved = float(elements * (self.job.reduce_bytes + FP32_BYTES * (1 if self.first else 2)))
+        first = self.first or self.whole
+        moved = float(elements * (self.job.reduce_bytes + FP32_BYTES * (1 if first else 2)))
         if self.job.flavour == "fsdp2":
-            moved = accumulated_bytes(elements, self.job.reduce_bytes, first=self.first)
+            moved = accumulated_bytes(elements, self.job.reduce_bytes, first=first)
         here.compute("accumulate", Memory(moved, work="accumulate"))
 
     def _rest(self, here: Emitter, elements: int) -> None:
