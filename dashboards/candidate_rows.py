@@ -160,7 +160,9 @@ def facts(candidate: SavedCandidate) -> dict[str, str]:
         **{f"exposed, {axis}": time(value) for axis, value in candidate.exposed_by_axis.items()},
         SLOWEST: time(None if candidate.step_seconds is None else slowest_wait(candidate)),
         "idle": time(candidate.idle_seconds),
-        "energy of a step": "–" if candidate.energy_joules is None else format_si(candidate.energy_joules, "J"),
+        "energy of a step, devices": "–"
+        if candidate.energy_joules is None
+        else format_si(candidate.energy_joules, "J"),
         "memory of a rank": "–" if candidate.memory_bytes is None else format_memory(candidate.memory_bytes),
         **{f"memory, {name}": format_memory(size) for name, size in candidate.memory.items()},
     }

@@ -38,11 +38,11 @@ def _thriftiest(kept: Sequence[SavedCandidate], axes: str) -> str:
     if not able:
         return ""
     best = min(able, key=lambda c: c.billed_joules or 0.0)
-    several = ", of each number of ranks by itself" if len({c.ranks for c in able}) > 1 else ""
-    return (
-        f" Fewest joules: {best.name}{axes}, {format_si(best.billed_joules or 0.0, 'J')} a step. "
-        f"Places are by joules{several}."
-    )
+    words = f" Fewest joules: {best.name}{axes}, {format_si(best.billed_joules or 0.0, 'J')} a step."
+    if best.several:  # places among all strategies are those in time
+        return words
+    ranks = ", of each number of ranks by itself" if len({c.ranks for c in able}) > 1 else ""
+    return f"{words} Places are by joules{ranks}."
 
 
 def model_summary(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate]) -> str:

@@ -27,6 +27,8 @@ from twin.engine.single import BUS_FACTOR
 CURVE_BYTES = tuple(float(2**n) for n in range(10, 33))
 LINK_NAMES = {
     "nic": "NIC",
+    "nic_out": "NIC, messages out",
+    "nic_in": "NIC, messages in",
     "link": "link inside a node",
     "port": "switch port",
     "uplink": "global links of a group",

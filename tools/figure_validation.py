@@ -44,9 +44,13 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
     for short, several in alike.items():
         parts = [name.removeprefix(short).removeprefix(" (").partition(")") for name in several]
         same = len({inside for inside, _, _ in parts}) == 1
-        for name, (inside, _, behind) in zip(several, parts, strict=True):
-            more = behind.lstrip(",; ").split(" and ")[0] if same else inside
-            found[name] = f"{short}: {more}" if len(several) > 1 else short
+        told = [behind.lstrip(",; ").split(" and ")[0] if same else inside for inside, _, behind in parts]
+        if len(several) == 1:
+            found[several[0]] = short
+        elif all(told) and len(set(told)) == len(told):
+            found.update((name, f"{short}: {more}") for name, more in zip(several, told, strict=True))
+        else:
+            found.update((name, name) for name in several)
     return found
 
 

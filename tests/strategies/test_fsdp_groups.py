@@ -90,10 +90,20 @@ def test_gradients_that_are_kept_whole_are_added_up_before_they_leave(flavour: s
         [(name, op.kernel.bytes) for name, op in ops(each) if isinstance(op, Compute) and name.endswith("accumulate")]
         for each in (job, alone)
     )
-    wide, elements = job.reduce_bytes, job.model.parameters
+    # FSDP2 widens what it keeps, FSDP1 leaves it to autograd, in the weights' type
+    wide, elements = 4 if (flavour, reduced) == ("fsdp2", "fp32") else 2, job.model.parameters
     by_step = [
         sum(size for name, size in found if name.startswith(f"micro{n}/") and "/bucket" not in name) for n in range(3)
     ]
     assert by_step == [elements * (2 + wide), elements * (2 + 2 * wide), elements * (2 + 2 * wide)]
     # what arrives is the only sum that the rank has: written, not added to
     assert [size for name, size in found if "/bucket" in name] == [size for _, size in of_one]
+    packed = {
+        n: sum(
+            op.kernel.bytes
+            for name, op in ops(each)
+            if isinstance(op, Compute) and "/bucket" in name and name.endswith("/pack")
+        )
+        for n, each in ((3, job), (1, alone))
+    }
+    assert packed[3] - packed[1] == elements * (wide - 2)

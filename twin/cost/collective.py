@@ -169,9 +169,7 @@ def resource_capacity(machine: Machine, resource_kind: str, index: int) -> float
     `resource_kind` and `index` are those of `Load.resource` (first and last entry).
     """
     if resource_kind in ("nic", "nic_out", "nic_in"):
-        # which way messages go is looked at where devices share a NIC: one that has its own sends few at once
-        looked_at = resource_kind == "nic" or len(machine.nic.devices[index]) > 1
-        return machine.nic.rate_bytes_per_second if looked_at else float("inf")
+        return machine.nic.rate_bytes_per_second
     if resource_kind == "link":
         edge = divmod(index, machine.devices_per_node)
         return link_widths(machine)[edge] * machine.fabric.efficiency

@@ -330,9 +330,7 @@ def _capacity(machine: Machine, resources: _Resources, degraded: Sequence[Degrad
     for one in degraded:
         left = one.rate if one.nic is None else machine.nic.left_with_one_slow(one.rate)
         for number in _numbers(one, resources):
-            # the directions of a device's own NIC are not looked at while it is sound
-            sound = machine.nic.rate_bytes_per_second if np.isinf(capacity[number]) else capacity[number]
-            capacity[number] = left * sound
+            capacity[number] *= left
     return capacity
 
 

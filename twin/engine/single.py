@@ -127,8 +127,6 @@ def _busiest(machine: Machine, cost: CollectiveCost) -> str:
 
 _NAMES = {
     "nic": "NIC",
-    "nic_out": "NIC outwards",
-    "nic_in": "NIC inwards",
     "link": "in-node link",
     "port": "switch port",
     "uplink": "dragonfly group uplink",

@@ -170,6 +170,11 @@ class FsdpJob(Job):
         return self.flavour != "fsdp2" or self.loss_in_place is False
 
     @property
+    def kept_bytes(self) -> int:
+        """Bytes of a gradient's number that is kept whole: FSDP2 adds up in the type of reductions."""
+        return self.reduce_bytes if self.flavour == "fsdp2" else self.element_bytes
+
+    @property
     def reduce_bytes(self) -> int:
         """Bytes of a gradient's number on its way."""
         return 4 if self.reduce_precision == "fp32" else self.element_bytes

@@ -73,7 +73,7 @@ class Reductions:
         e, elements = self.job.element_bytes, unit.elements
         if not self.reduces:
             if not self.first or self.job.flavour != "deepspeed":
-                wide = e if self.job.flavour == "deepspeed" else self.job.reduce_bytes
+                wide = self.job.kept_bytes
                 if self.job.concrete_grid.replicas == 1 and self.job.flavour == "fsdp2":
                     wide = FP32_BYTES  # nothing is reduced: gradients go into their sums
                 moved = float(elements * (e + (1 if self.first else 2) * wide))
@@ -88,7 +88,7 @@ class Reductions:
                 self._open -= most
             return
         if self.whole:
-            moved = float(elements * (e + 2 * self.job.reduce_bytes))
+            moved = float(elements * (e + 2 * self.job.kept_bytes))
             emit.compute("accumulate", Memory(moved, work="accumulate"))
         self._finish_flight()
         self._reduce(emit, elements, unit.padded(self.job.concrete_grid.gradient_parts))
@@ -118,7 +118,7 @@ class Reductions:
         here = emit.under(f"bucket{self.number}")
         self.number += 1
         sent = elements if padded is None else padded
-        read = wide if self.whole else job.element_bytes
+        read = job.kept_bytes if self.whole else job.element_bytes
         here.compute("pack", Memory(float(elements * read + sent * wide), work="accumulate"))
         elements = sent
         grid = job.concrete_grid
