@@ -20,7 +20,7 @@ from twin.engine import simulate as _engine
 from twin.engine.interval import Interval
 from twin.engine.interval import interval as _interval
 from twin.engine.report import Report, as_json, report
-from twin.engine.simulate import Simulation
+from twin.engine.simulation import Simulation
 from twin.strategies import load_job, strategy_of
 from twin.trace.bubbles import PipelineRun
 

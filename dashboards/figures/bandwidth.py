@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from twin.trace.palette import axis_colour
 SYMBOLS = ("circle", "diamond-open")
 LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0}
 """Above the figure: beside it, names of two runs would take half of a small window."""
+DASHES = ("solid", "dash", "dot", "dashdot")
+"""Of an axis' lines one after the other, as all have its colour."""
 MAX_BARS = 12
 """The groups that move most bytes; of more the names would overlap."""
 
@@ -21,13 +24,16 @@ MAX_BARS = 12
 def bandwidth(found: Sequence[tuple[str, Collectives]], curves: Sequence[Mapping[str, Any]]) -> go.Figure:
     """Points for what runs reached, lines for what the library is modelled to reach; log-log."""
     figure = go.Figure()
+    drawn: Counter[str] = Counter()
     for curve in curves:
+        dash = DASHES[drawn[curve["axis"]] % len(DASHES)]
+        drawn[curve["axis"]] += 1
         figure.add_trace(
             go.Scatter(
                 x=curve["bytes"],
                 y=list(curve["bus"]),
                 mode="lines",
-                line={"color": axis_colour(curve["axis"]), "width": 1.5},
+                line={"color": axis_colour(curve["axis"]), "width": 1.5, "dash": dash},
                 name=f"model: {curve['name']}",
                 text=curve["algorithm"],
                 hovertemplate="%{x:.3s}B  %{y:.3s}B/s<br>%{text}<extra></extra>",

@@ -17,6 +17,8 @@ COLOURS = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, GREY)
 SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star")
 WIDE = 100.0
 """So many times the least value, and more: there Plotly's own ticks are enough."""
+DOTTED = 1.2
+"""Off by so much a point lies on a dotted line."""
 MAX_POINTS = 5000
 """Of more points only the longest ops are drawn; the table has all."""
 
@@ -52,7 +54,7 @@ def parity(
         both = np.concatenate([predicted[good], measured[good]])
         ends = np.array([both.min() / 1.3, both.max() * 1.3])
         ticks = _ticks(*ends.tolist())
-        for factor, dash in ((1.0, "solid"), (1.2, "dot"), (1 / 1.2, "dot")):
+        for factor, dash in ((1.0, "solid"), (DOTTED, "dot"), (1 / DOTTED, "dot")):
             figure.add_trace(
                 go.Scatter(
                     x=ends,

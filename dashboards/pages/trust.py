@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from dashboards.catalog import Catalog, Entry
 from dashboards.events import Floats, events_of, step_seconds
-from dashboards.figures.parity import errors_by_size, parity
+from dashboards.figures.parity import DOTTED, errors_by_size, parity
 from dashboards.jobs import elsewhere, grid_words, job_in, machine_of, model_of, nearest_first, work_key
 from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
@@ -21,7 +21,7 @@ from dashboards.parts import card, graph, minus, table, with_table
 from twin.compare.errors import ErrorGroup
 from twin.compare.jobs import work_of
 
-DOTTED = "On the line both are equal; dotted, one is 1.2 times the other."
+LINES = f"On the line both are equal; dotted, one is {DOTTED:g} times the other."
 MIN_RANKED, MAX_GROUPS = 3, 3
 """Runs of one work of which an order says anything, and groups of which it is told above the figure."""
 
@@ -45,7 +45,7 @@ def _ops(context: PageContext, query: Query) -> Component:
         [
             card(
                 "Op by op",
-                f"{summary} {DOTTED}",
+                f"{summary} {LINES}",
                 with_table(
                     graph(
                         "parity",
@@ -132,7 +132,7 @@ def _runs(context: PageContext) -> Component:
     figure = parity(predicted, measured, ["jobs"] * len(runs), [one.name for one in runs])
     return card(
         "Run by run",
-        f"{summary} {DOTTED}",
+        f"{summary} {LINES}",
         with_table(graph("runs-parity", figure, label=summary, height=420), table("runs-table", rows)),
     )
 

@@ -16,7 +16,8 @@ from twin.description.job import Job
 from twin.description.problems import fail
 from twin.engine.events import event_table
 from twin.engine.report import as_json, report
-from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.engine.simulation import Simulation
 from twin.strategies import load_job
 
 MAX_BLOCKS = 8_000

@@ -40,9 +40,11 @@ class Outgoing:
             for held in to_write(store, part, over_data=not optimizer.sharded):
                 self._ranges.append((held, length))
                 length += held.elements
-        on_device = store.device.type == "cuda"
+        # what lies in the host's memory already is not copied by a GPU
+        lies = {MODEL: store.master} | optimizer.states()
         self._flat = {
-            kind: torch.zeros(length, dtype=store.master_type, pin_memory=on_device) for kind in (MODEL, *MOMENTS)
+            kind: torch.zeros(length, dtype=store.master_type, pin_memory=lies[kind].device.type == "cuda")
+            for kind in (MODEL, *MOMENTS)
         }
         self.state = by_tensor(
             chain.from_iterable(

@@ -29,15 +29,20 @@ class Part(NamedTuple):
 class Ahead:
     """Reads samples of one step ahead."""
 
-    def __init__(self, samples: Samples, *, documents: bool, pinned: bool) -> None:
-        self.samples, self.documents, self.pinned = samples, documents, pinned
+    def __init__(self, samples: Samples, device: torch.device, *, documents: bool) -> None:
+        self.samples, self.documents, self.device = samples, documents, device
         self._reader: ThreadPoolExecutor | None = None
         self._begun: tuple[tuple[tuple[int, int], ...], Future[list[Part]]] | None = None
 
     def begin(self, wanted: Sequence[tuple[int, int]]) -> None:
         """Begin to read parts (first, count): they are asked for next, as far as anybody knows."""
-        self._reader = self._reader or ThreadPoolExecutor(1, thread_name_prefix="samples")
+        self._reader = self._reader or ThreadPoolExecutor(1, "samples", self._settle)
         self._begun = (tuple(wanted), self._reader.submit(self._read, tuple(wanted)))
+
+    def _settle(self) -> None:
+        """Let the thread that reads pin memory for its rank's device: else it makes a context on the first one."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
 
     def take(self, wanted: Sequence[tuple[int, int]]) -> list[Part]:
         """Return these parts; what was read ahead and is not wanted, as behind a step back, is let go.
@@ -63,4 +68,4 @@ class Ahead:
 
     def _laid_down(self, array: NDArray[np.int64] | NDArray[np.bool_]) -> torch.Tensor:
         found = torch.from_numpy(array)
-        return found.pin_memory() if self.pinned else found
+        return found.pin_memory() if self.device.type == "cuda" else found

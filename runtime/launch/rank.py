@@ -8,6 +8,7 @@ would fare no better.
 from __future__ import annotations
 
 import os
+import resource
 import select
 import sys
 import traceback
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 # torch is imported when a rank works, so that --help is instant
 # ruff: noqa: PLC0415, T201
+
+
+MANY_FILES = 2**20
 
 
 def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
@@ -42,6 +46,7 @@ def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:
         over = GIVE_UP
     if process.launcher == "fourfold":
         end_with_parent()
+    allow_many_files()
     try:
         work()
     except DisagreementError as error:
@@ -85,3 +90,12 @@ def _reader_has_gone() -> bool:
     except (OSError, ValueError):  # it is no file
         return False
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def allow_many_files() -> None:
+    """Let this process have as many files and sockets as it may: gloo connects each rank with every other one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with suppress(OSError, ValueError):  # a container may forbid it; what it costs is said when files run out
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -35,6 +35,7 @@ class Recompute(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, None, None, None]:
         """Run the block again and go backward through it."""
         (inputs,) = ctx.saved_tensors if ctx.kept is None else (ctx.kept.back(),)
+        ctx.kept = None  # autograd lets go of what it has saved itself, and of nothing else, before all is over
         leaf = inputs.detach().requires_grad_(True)
         with torch.enable_grad():
             output = ctx.again(ctx.block)(leaf)

@@ -58,6 +58,7 @@ class Mesh:
                 timeout=timeout,
                 use_local_synchronization=True,
                 group_desc=communicator,
+                pg_options=ahead_of_kernels(timeout),
             )
             for communicator in grid.streams
             if grid.size(grid.along(communicator)) > 1
@@ -117,3 +118,16 @@ def line(grid: GridSpec, rank: int, axis: str) -> list[int]:
     step = grid.inner(axis)
     first = rank - grid.coordinates(rank)[axis] * step
     return [first + i * step for i in range(grid.size(axis))]
+
+
+def ahead_of_kernels(timeout: timedelta) -> Any:
+    """Return a group's options that let NCCL's kernels start before others that wait for the device; None for gloo.
+
+    A product fills a GPU: a collective behind it in the queue of blocks would begin as it ends, and be waited for.
+    """
+    if dist.get_backend() != dist.Backend.NCCL:
+        return None
+    options = dist.ProcessGroupNCCL.Options()
+    options.is_high_priority_stream = True
+    options._timeout = timeout  # a group's own; any other would be warned of
+    return options

@@ -47,6 +47,8 @@ class Seen:
 
 def smoke(job: Job, device: torch.device, seconds: float, cases: tuple[Case, ...] = CASES) -> Iterator[Seen]:
     """Try every case for about an equal part of so many seconds; a failure ends its case alone."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # it is waited for by its being the current one
     for case in cases:
         found = described(case, job)
         if isinstance(found, str):

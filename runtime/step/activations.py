@@ -38,6 +38,7 @@ class Kept:
     before: Kept | None
     """What left before it and is still away."""
     coming: tuple[Copy, torch.Tensor] | None = None
+    """The copy, and where to: held until the device's work has waited for it."""
 
     def come(self) -> None:
         """Begin to come back."""
@@ -50,6 +51,7 @@ class Kept:
         assert self.coming is not None
         copy, found = self.coming
         copy.wait()
+        self.coming = None  # what was away is its reader's alone now, and goes when that is done with it
         self.tier.arrived(self)
         if self.before is not None:
             self.before.come()
@@ -65,7 +67,9 @@ class ActivationTier:
     copies: Copies = field(default_factory=lambda: Copies(Ops(), named=False))
     _free: dict[tuple[int, torch.dtype], list[torch.Tensor]] = field(default_factory=lambda: defaultdict(list))
     _last: Kept | None = None
-    _going: deque[Copy] = field(default_factory=deque)
+    _going: deque[tuple[Copy, torch.Tensor | None]] = field(default_factory=deque)
+    """Copies on their way, and what they read on a GPU: that is let go of once the device's work waits for the copy,
+    so that its memory is used again in order, and not only when the host sees that the copy is over."""
     _up: Any = None
     """CUDA's streams, made once they are wanted; torch.cuda has no types."""
     _down: Any = None
@@ -76,9 +80,10 @@ class ActivationTier:
         spare = self._free[flat.numel(), flat.dtype]
         buffer = spare.pop() if spare else self.room.zeros(flat.numel(), flat.dtype)
         if len(self._going) > AHEAD:
-            self._going.popleft().wait()
+            self._wait_for_first()
         run = partial(self._copy_down, buffer, flat)
-        self._going.append(self.copies.start(place, "input_down", GOING[self.room.tier], DOWN, flat.nbytes, run))
+        copy = self.copies.start(place, "input_down", GOING[self.room.tier], DOWN, flat.nbytes, run)
+        self._going.append((copy, flat if self.device.type == "cuda" else None))
         self._last = Kept(self, buffer, tensor.shape, place, self._last)
         return self._last
 
@@ -90,13 +95,16 @@ class ActivationTier:
         self._down.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self._down):
             buffer.copy_(flat, non_blocking=True)
-        flat.record_stream(self._down)
         return Passed(self._down.record_event())
 
     def all_gone(self) -> None:
         """Let the device's work wait until everything that left is gone."""
         while self._going:
-            self._going.popleft().wait()
+            self._wait_for_first()
+
+    def _wait_for_first(self) -> None:
+        copy, _ = self._going.popleft()
+        copy.wait()
 
     def begin(self) -> None:
         """Let come back what left last: the backward pass is about to begin."""
@@ -121,7 +129,6 @@ class ActivationTier:
         self._up.wait_stream(torch.cuda.current_stream(self.device))  # whose memory this was
         with torch.cuda.stream(self._up):
             found.copy_(buffer, non_blocking=True)
-        found.record_stream(self._up)
         return Passed(self._up.record_event())
 
     def arrived(self, kept: Kept) -> None:

@@ -20,7 +20,7 @@ class Feed:
 
     def __init__(self, context: Context, batches: Samples, goldfish: Goldfish | None) -> None:
         self.context, self.goldfish = context, goldfish
-        self._ahead = Ahead(batches, documents=context.job.document_mask, pinned=context.device.type == "cuda")
+        self._ahead = Ahead(batches, context.device, documents=context.job.document_mask)
 
     def prepare(self, step: int) -> None:
         """Begin to read what a step trains on, which is asked for next."""

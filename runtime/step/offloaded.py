@@ -72,7 +72,7 @@ class OffloadedOptimizer(Optimizer):
         """Lay moments beyond the device, and master weights that no layer computes with."""
         store = self.context.store
         elements = self.owned.elements
-        if store.rounds:
+        if store.rounds and store.masters_in is None:
             weights = self._room.zeros(elements, store.master_type)
             weights.copy_(store.master)
             store.master = weights
@@ -111,11 +111,11 @@ class OffloadedOptimizer(Optimizer):
 
     def _update(self, learning_rate: float) -> None:
         stopped = self.stopped.float()
+        by_host, turn = [group for group in self._groups if not group.of.on_device], 0
         # the host's kernel is told on the host: the one thing of a step that it has to wait for
-        on_host = stopped.cpu() if stopped.device.type == "cuda" else stopped
+        on_host = stopped.cpu() if by_host and stopped.device.type == "cuda" else stopped
         going: list[Copy] = []
         coming, leaving = deque[Landing](), deque[Copy]()
-        by_host, turn = [group for group in self._groups if not group.of.on_device], 0
         fetched: dict[int, tuple[Copy, Staging]] = {}
         for number, group in enumerate(self._groups):
             lands = self.context.copies.named and not group.of.on_device

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from runtime.step.host_memory import available_bytes
 from twin.description.job import Job
 from twin.description.offload import Offload, Tier
 from twin.description.problems import DescriptionError, fail
@@ -23,7 +24,6 @@ from twin.description.units import format_memory
 from twin.strategies import strategy_of
 
 KEY = "offload"
-MEMORY_INFO = Path("/proc/meminfo")
 
 
 def offload_of(job: Job) -> Offload | None:
@@ -62,14 +62,16 @@ class Room:
         return _in_file(self.directory, elements, kind, size)
 
     def _in_memory(self, elements: int, kind: torch.dtype, size: int) -> torch.Tensor:
-        free = available_bytes()
+        pinned, free = self.device.type == "cuda", available_bytes()
+        if pinned:  # PyTorch takes pinned memory in powers of two
+            size = 1 << max(size - 1, 0).bit_length()
         if free is not None and size > free:
             remedy = (
                 f"needs {format_memory(size)} of the host's memory, of which {format_memory(free)} are free; use disk"
             )
             raise fail(KEY, remedy, "host")
         try:
-            return torch.zeros(elements, dtype=kind, pin_memory=self.device.type == "cuda")
+            return torch.zeros(elements, dtype=kind, pin_memory=pinned)
         except RuntimeError as error:
             remedy = (
                 f"{format_memory(size)} of the host's memory could not be had ({str(error).splitlines()[0]}); use disk"
@@ -87,12 +89,14 @@ def check_room(job: Job, local_ranks: int) -> None:
         return
     strategy = strategy_of(job)
     wanted = strategy.tiers(job, strategy.roles(job)[0])
-    in_memory = int(sum(wanted.get("host", {}).values())) * local_ranks
+    # checkpoints are written from a copy of the states, wherever those lie
+    copied = sum(of.get("optimizer", 0.0) for of in wanted.values())
+    in_memory = int(sum(wanted.get("host", {}).values()) + copied) * local_ranks
     free = available_bytes()
     if free is not None and in_memory > free:
         remedy = (
-            f"{local_ranks} ranks want {format_memory(in_memory)} of this host's memory, of which "
-            f"{format_memory(free)} are free; use disk, or fewer ranks on a host"
+            f"{local_ranks} ranks want {format_memory(in_memory)} of this host's memory (what checkpoints are written "
+            f"from among it), of which {format_memory(free)} are free; use disk, or fewer ranks on a host"
         )
         raise fail(KEY, remedy)
     if offload.directory is None:
@@ -131,15 +135,3 @@ def _refused(directory: Path, size: int, error: OSError) -> DescriptionError:
         f"no file of {format_memory(size)} could be made there: {error.strerror}; name another directory, or use host"
     )
     return fail(f"{KEY}.directory", remedy, str(directory))
-
-
-def available_bytes(path: Path = MEMORY_INFO) -> int | None:
-    """Return what the host's memory has left for new data; None where it is not told."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None

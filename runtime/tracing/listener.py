@@ -186,9 +186,10 @@ class DeviceListener:
 
     in_autograd = False
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, streams: dict[str, Any] | None = None) -> None:
         self.step = step
-        self._streams: dict[str, Any] = {}
+        self._streams = {} if streams is None else streams
+        """Of each communicator; whoever listens to many steps keeps them, as a device has few streams to give."""
         self._notes: list[_DeviceNote] = []
         self._ends: dict[str, Any] = {}
         torch.cuda.synchronize()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from runtime.step.context import Context
 from runtime.tracing.listener import DeviceListener, HostListener, Note
@@ -18,6 +19,7 @@ class StepNotes:
         """By step."""
         self._listener: HostListener | DeviceListener | None = None
         self._began_ns = 0
+        self._streams: dict[str, Any] = {}
 
     def before(self, step: int) -> bool:
         """Begin to listen; false if somebody else does."""
@@ -26,7 +28,7 @@ class StepNotes:
         # a run that went back to a checkpoint does steps again
         self.notes = [note for note in self.notes if note.step < step]
         on_device = self.context.device.type == "cuda"
-        self._listener = DeviceListener(step) if on_device else HostListener(step)
+        self._listener = DeviceListener(step, self._streams) if on_device else HostListener(step)
         self.context.ops.listener = self._listener
         self._began_ns = time.monotonic_ns()
         return True

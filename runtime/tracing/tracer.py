@@ -48,10 +48,10 @@ class Tracer:
 
     def before(self, step: int) -> None:
         """Begin to listen, if this step is wanted."""
+        if self.wanted.first_step <= step <= self.wanted.last_step:
+            self._heard.before(step)  # on a GPU it waits for steps before, whose joules are not this one's
         if step == self.wanted.first_step:
             self._meter.start()
-        if self.wanted.first_step <= step <= self.wanted.last_step:
-            self._heard.before(step)
 
     def loaded(self, step: int) -> None:
         """The step's samples are there."""

@@ -18,7 +18,7 @@ equal `partial` lie together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -99,6 +99,8 @@ class ParameterStore:
     """Fill weights with the numbers they start from; not where shapes alone matter."""
     adapters_only: bool = False
     """Nothing trains but adapters."""
+    masters_in: Callable[[int, torch.dtype], torch.Tensor] | None = None
+    """Makes zeros where master weights lie that are not the layers' own; None: on the device."""
     parameters: dict[str, Parameter] = field(default_factory=dict)
     compute: torch.Tensor = field(init=False)
     gradient: torch.Tensor = field(init=False)
@@ -173,7 +175,11 @@ class ParameterStore:
         self.gradient = torch.zeros(elements, dtype=self.master_type, device=self.device)
         self.master = self.compute
         if self.rounds:
-            self.master = torch.zeros(self.owned.elements, dtype=self.master_type, device=self.device)
+            owned = self.owned.elements
+            if self.masters_in is None:
+                self.master = torch.zeros(owned, dtype=self.master_type, device=self.device)
+            else:
+                self.master = self.masters_in(owned, self.master_type)
         for parameter in self.in_order():
             place = slice(parameter.start, parameter.stop)
             if self.initialised:
@@ -236,7 +242,9 @@ class ParameterStore:
         self.compute[start:stop].copy_(weights)
         if self.rounds:
             for place in self.owned.within(start, stop):
-                self.master_of(place).copy_(weights[place.start - start : place.stop - start])
+                # on the device into the master's type: a copy to the host that converts goes by pageable memory
+                own = weights[place.start - start : place.stop - start].to(self.master_type)
+                self.master_of(place).copy_(own)
 
     def publish(self) -> None:
         """Round this rank's master weights to what layers compute with."""

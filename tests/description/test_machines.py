@@ -21,6 +21,11 @@ ROOT = Path(topologies.__file__).parent
 MACHINES = [
     "4x4090",
     "alps",
+    "aws-p4d",
+    "aws-p5",
+    "aws-p5en",
+    "aws-p6-b200",
+    "azure-nd-h100-v5",
     "dgx-2",
     "dgx-a100",
     "dgx-a100-4nic",
@@ -29,6 +34,8 @@ MACHINES = [
     "eos",
     "frontier",
     "gb200-nvl72",
+    "gb300-nvl72",
+    "gcp-a3-mega",
     "hgx-h200",
     "hgx-mi300x",
     "jean-zay",
@@ -37,6 +44,7 @@ MACHINES = [
     "laptop",
     "lumi",
     "meta-24k",
+    "oci-a100",
     "perlmutter",
     "perlmutter-80gb",
     "polaris",
@@ -219,6 +227,31 @@ def test_switched_nodes_have_ports(name, gigabytes):
 def test_a_node_of_eight_injects_what_its_nics_carry(name, gigabytes):
     nic = load_machine(name).nic
     assert len(nic.devices) * nic.bandwidth_bytes_per_second == gigabytes * 1e9
+
+
+# Makers' names, a node's GPUs, and GB/s of their NICs together: facts of the clouds that rent them.
+CLOUDS = {
+    "aws-p4d": ("A100", 40e9, 8, 50),
+    "aws-p5": ("H100", 80e9, 8, 400),
+    "aws-p5en": ("H200", 141e9, 8, 400),
+    "aws-p6-b200": ("B200", 180e9, 8, 400),
+    "azure-nd-h100-v5": ("H100", 80e9, 8, 400),
+    "gb300-nvl72": ("GB300", 279e9, 72, 7200),
+    "gcp-a3-mega": ("H100", 80e9, 8, 200),
+    "oci-a100": ("A100", 40e9, 8, 200),
+}
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+def test_nodes_of_clouds_have_their_devices_and_their_network(name):
+    device, memory, devices, gigabytes = CLOUDS[name]
+    machine = load_machine(name)
+    assert device in machine.device.title
+    assert machine.device.memory_bytes == pytest.approx(memory, rel=0.08)
+    assert machine.devices_per_node == devices
+    assert sorted(d for served in machine.nic.devices for d in served) == list(range(devices))
+    assert len(machine.nic.devices) * machine.nic.peak_bytes_per_second == pytest.approx(gigabytes * 1e9)
+    assert 0.85 * gigabytes * 1e9 < len(machine.nic.devices) * machine.nic.rate_bytes_per_second < gigabytes * 1e9
 
 
 @pytest.mark.parametrize("name", ["frontier", "perlmutter", "alps"])

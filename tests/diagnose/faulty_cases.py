@@ -26,7 +26,8 @@ from twin.diagnose.expected import expected
 from twin.diagnose.finding import Finding
 from twin.diagnose.observed import from_simulation
 from twin.engine.all_ranks import AllRanks, simulate_ranks
-from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.engine.simulation import Simulation
 from twin.strategies import load_job
 
 RANKS = 8192

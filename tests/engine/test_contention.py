@@ -14,7 +14,8 @@ from twin.engine.links import Transfer
 from twin.engine.program import COMPUTE, START, WAIT, Program
 from twin.engine.setting import Setting
 from twin.engine.sharing import Flow, assign_speeds
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.schedule.ops import axis_of
 
 repeatable = examples(2, derandomize=True)

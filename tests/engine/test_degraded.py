@@ -7,7 +7,8 @@ import pytest
 
 from twin.cost.collective import collective_cost, resource_capacity
 from twin.description.problems import DescriptionError
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.schedule.ops import axis_of
 from twin.strategies import load_job
 

@@ -16,7 +16,8 @@ from twin.engine import all_ranks, every_role, pricing
 from twin.engine.all_ranks import AllRanks, cube_of_simulation, drawn, simulate_ranks
 from twin.engine.differences import differences
 from twin.engine.report import report, report_all_ranks
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.strategies.megatron.memory import memory_by_category
 
 

@@ -13,7 +13,8 @@ from twin.description.job import Job
 from twin.engine import pricing
 from twin.engine.program import START
 from twin.engine.report import report
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.schedule.ops import axis_of
 
 RELATIVE = 1e-9

@@ -14,7 +14,8 @@ from twin.cost.power import follows_clock
 from twin.engine.energy import CONTEXT, StepEnergy, step_energy
 from twin.engine.held_power import held_back
 from twin.engine.program import COMPUTE, START, WAIT
-from twin.engine.simulate import Part, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Part
 from twin.engine.times import Times
 from twin.schedule.kernels import Memory
 from twin.schedule.ops import Compute, Start
@@ -50,8 +51,9 @@ def energy_of(name: str, machine: str, *, engine: Any = "folded", **options: Any
     return found
 
 
-def class_power(energy: StepEnergy, part: Part, row: int) -> tuple[Any, Any]:
-    """Between all moments at which an op of a rank begins or ends: seconds, and watts, by the device's numbers."""
+def class_power(energy: StepEnergy, part: Part, row: int) -> tuple[Any, Any, Any]:
+    """Between all moments at which an op of a rank begins or ends: seconds, watts by the device's numbers, and whether
+    a kernel runs."""
     device, power = energy.simulation.job.machine.device, energy.power
     times = part.timeline.rows[row].dense(len(part.program))
     changes: list[tuple[float, float, float]] = []
@@ -71,7 +73,8 @@ def class_power(energy: StepEnergy, part: Part, row: int) -> tuple[Any, Any]:
     changes.append((0.0, 0.0, 0.0))
     at, kernels, links = np.array(sorted(changes)).T
     level = power.context_watts + np.cumsum(kernels) + np.cumsum(links)
-    return np.diff(at), np.minimum(level[:-1], device.busy_watts)
+    computes = np.cumsum(kernels)[:-1] > 1e-6
+    return np.diff(at), np.minimum(level[:-1], device.busy_watts), computes
 
 
 @examples(0.2)
@@ -86,10 +89,13 @@ def test_each_rank_draws_what_its_ops_do_up_to_its_limit(name: str, machine: str
     simulation, limit = energy.simulation, energy.simulation.job.machine.device.busy_watts
     assert energy.drawn.step_seconds == simulation.step_seconds
     ranks, joules, by_rank = np.bincount(simulation.partition.rank_class), 0.0, energy.rank_joules()
-    for part in simulation.parts:
+    for role, part in enumerate(simulation.parts):
+        of_role = energy.active_watts_of_classes(role)
         for row, number in enumerate(part.classes.tolist()):
-            seconds, watts = class_power(energy, part, row)
+            seconds, watts, computes = class_power(energy, part, row)
             assert by_rank[number] == pytest.approx(float(seconds @ watts), rel=1e-9)
+            active = (seconds[computes] @ watts[computes]) / seconds[computes].sum()
+            assert of_role[row] == pytest.approx(active, rel=1e-9)
             joules += float(ranks[number] * by_rank[number])
     assert energy.joules == pytest.approx(joules, rel=1e-9)
     assert energy.joules_by_kind[CONTEXT] == pytest.approx(8 * energy.power.context_watts * simulation.step_seconds)

@@ -16,7 +16,8 @@ from twin.description.job import Job
 from twin.diagnose.pipeline import pipeline_of
 from twin.engine import classes, periods
 from twin.engine.energy import step_energy
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.strategies.megatron.orders import problems
 
 RELATIVE = 1e-9

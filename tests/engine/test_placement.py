@@ -14,7 +14,8 @@ from twin.cost.collectives.tree import tree_crossings
 from twin.description.problems import DescriptionError
 from twin.engine.layout import Layout
 from twin.engine.report import report
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import AXES, Grid
 

@@ -15,7 +15,8 @@ from twin.engine.energy import step_energy
 from twin.engine.report import report
 from twin.engine.rows import Row
 from twin.engine.setting import Timeline
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.strategies import load_job
 
 RELATIVE = 1e-9

@@ -167,7 +167,7 @@ class Slow:
 
 def test_samples_are_read_ahead_by_a_thread_and_are_those_that_were_asked_for():
     samples = Slow(last=100)
-    ahead = Ahead(samples, documents=False, pinned=False)
+    ahead = Ahead(samples, torch.device("cpu"), documents=False)
     ahead.begin([(4, 2), (6, 2)])
     wait([ahead._begun[1]])
     assert samples.read == [(4, False), (6, False)]
@@ -182,7 +182,7 @@ def test_samples_are_read_ahead_by_a_thread_and_are_those_that_were_asked_for():
 
 
 def test_what_cannot_be_read_ahead_is_told_when_it_is_wanted():
-    ahead = Ahead(Slow(last=5), documents=False, pinned=False)
+    ahead = Ahead(Slow(last=5), torch.device("cpu"), documents=False)
     ahead.begin([(4, 2)])
     with pytest.raises(ValueError, match="no sample 5"):
         ahead.take([(4, 2)])

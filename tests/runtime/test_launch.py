@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from runtime.launch.environment import Process, first_host, from_environment
+from runtime.launch.rank import MANY_FILES, allow_many_files
 from tests.runtime import runs
 from twin.description.problems import DescriptionError
 
@@ -125,3 +127,16 @@ def test_torchrun_restarts_what_died(undisturbed, tmp_path):
     assert process.returncode == 0, errors
     assert re.search(r"continuing small after step \d+", shown)
     assert runs.losses(out) == undisturbed(30).losses
+
+
+def test_a_rank_may_have_as_many_sockets_as_its_host_allows():
+    """Of a thousand ranks gloo connects each with all others; a soft limit of 1,024 files ended them at the start."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        allow_many_files()
+        now, same = resource.getrlimit(resource.RLIMIT_NOFILE)
+        assert same == hard
+        assert now == (MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

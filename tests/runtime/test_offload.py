@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from runtime.model.recompute import Recompute
 from runtime.parallel.mesh import Mesh
 from runtime.step import tiers
-from runtime.step.activations import ActivationTier
+from runtime.step.activations import ActivationTier, Kept
 from runtime.step.copies import Copies
+from runtime.step.host_memory import available_bytes
 from runtime.step.landings import Landings
 from runtime.step.lanes import Lanes
 from runtime.step.optimizer import MOMENTS
-from runtime.step.tiers import Room, available_bytes, check_room
+from runtime.step.tiers import Room, check_room
 from runtime.strategies import ranks_of, trains
 from tests.runtime import fsdp_tasks, runs
 from tests.runtime.equal import assemble
@@ -151,16 +154,46 @@ def test_a_disk_with_too_little_room_is_told_before_training(tmp_path, monkeypat
 def test_too_little_memory_is_told_before_training(tmp_path, monkeypatch) -> None:
     info = tmp_path / "meminfo"
     info.write_text("MemTotal: 100 kB\nMemAvailable: 2 kB\n", encoding="utf-8")
-    assert available_bytes(info) == 2048
+    assert available_bytes(info, tmp_path / "none", tmp_path) == 2048
     monkeypatch.setattr(tiers, "available_bytes", lambda: 2048)
-    with pytest.raises(DescriptionError, match=r"of this host's memory, of which 2.05 kB are free; use disk"):
+    with pytest.raises(DescriptionError, match=r"of this host's memory .*, of which 2.05 kB are free; use disk"):
         check_room(described(optimizer={}), 2)
     with pytest.raises(DescriptionError, match="use disk"):
         Room("host", torch.device("cpu")).zeros(1000, torch.float32)
 
 
+GROUP_FILES = {
+    "unified": ("0::/slurm/job_7", "slurm/job_7", ("memory.max", "memory.current", "inactive_file")),
+    "in a container": ("0::/", "", ("memory.max", "memory.current", "inactive_file")),
+    "beyond a container": ("0::/../other", "", ("memory.max", "memory.current", "inactive_file")),
+    "separate": (
+        "9:cpu,memory:/slurm/job_7",
+        "memory/slurm/job_7",
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", GROUP_FILES)
+def test_a_limit_of_slurm_or_of_a_container_is_what_is_left(tmp_path, kind) -> None:
+    """Of 1,000 bytes 700 are used, 50 of them by pages that go first; the machine has more."""
+    line, where, (limit, usage, reclaimable) = GROUP_FILES[kind]
+    info, own, group = tmp_path / "meminfo", tmp_path / "own", tmp_path / "groups" / where
+    info.write_text("MemAvailable: 64 kB\n", encoding="utf-8")
+    own.write_text(f"5:cpuset:/elsewhere\n{line}\n", encoding="utf-8")
+    group.mkdir(parents=True, exist_ok=True)
+    (group / limit).write_text("1000\n", encoding="utf-8")
+    (group / usage).write_text("700\n", encoding="utf-8")
+    (group / "memory.stat").write_text(f"anon 650\n{reclaimable} 50\n", encoding="utf-8")
+    assert available_bytes(info, own, tmp_path / "groups") == 350
+    (group / limit).write_text("max\n", encoding="utf-8")
+    assert available_bytes(info, own, tmp_path / "groups") == 64 * 1024
+    (group / limit).write_text("100\n", encoding="utf-8")
+    assert available_bytes(info, own, tmp_path / "groups") == 0
+
+
 def test_where_memory_is_not_told_it_is_tried(tmp_path) -> None:
-    assert available_bytes(tmp_path / "none") is None
+    assert available_bytes(tmp_path / "none", tmp_path / "none", tmp_path) is None
 
 
 @pytest.mark.parametrize("where", ["host", "disk"])
@@ -233,3 +266,50 @@ def test_lanes_take_turns() -> None:
     places = [lanes.staging(5).buffer.data_ptr() for _ in range(6)]
     assert places[0] != places[1]
     assert places == places[:2] * 3
+
+
+def test_what_came_back_goes_when_its_block_is_done(monkeypatch) -> None:
+    """Autograd keeps the graph until the whole backward pass is over; inputs that were away must not lie in it."""
+    tier = ActivationTier(Room("host", torch.device("cpu")), torch.device("cpu"))
+    came: list[weakref.ref[torch.Tensor]] = []
+    bring, here = tier.copy_back, list[int]()
+
+    def copy_back(kept: Kept) -> Any:
+        copy, found = bring(kept)
+        came.append(weakref.ref(found))
+        return copy, found
+
+    monkeypatch.setattr(tier, "copy_back", copy_back)
+
+    def block(inputs: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():
+            here.append(sum(each() is not None for each in came))
+        return torch.tanh(inputs)
+
+    passing: Any = torch.randn(4, 6, requires_grad=True)
+    for _ in range(6):
+        passing = Recompute.apply(passing, block, lambda again: again, tier.leave)
+    tier.begin()
+    passing.sum().backward()
+    assert len(came) == 6
+    assert max(here) == 2  # the block's own, and the one that is on its way
+    assert not any(each() is not None for each in came)
+
+
+def test_master_weights_beyond_the_device_never_stand_on_it(monkeypatch) -> None:
+    made: list[torch.Tensor] = []
+    zeros = Room.zeros
+
+    def counted(room: Room, elements: int, kind: torch.dtype) -> torch.Tensor:
+        made.append(zeros(room, elements, kind))
+        return made[-1]
+
+    monkeypatch.setattr(Room, "zeros", counted)
+    job = load_job(
+        {**runs.SMALL, "ranks": 1, "grid": {"data": 1}, "precision": "bf16", "offload": {"optimizer": {"to": "host"}}}
+    )
+    trainee = trains(job)(job, Mesh.alone(job.concrete_grid), torch.device("cpu"), Adam())
+    store = trainee.context.store
+    assert store.rounds
+    assert store.master is made[0]
+    assert torch.equal(store.master.to(store.compute_type), store.compute[: store.master.numel()])

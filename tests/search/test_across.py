@@ -15,7 +15,8 @@ from twin.cli import main
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
 from twin.engine.program import COMPUTE
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.search.across import across_json, job_of, parse_strategies, search_across
 from twin.search.best import Given
 from twin.search.candidates import candidates

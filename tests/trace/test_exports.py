@@ -11,7 +11,8 @@ import pytest
 from twin.engine.events import event_table
 from twin.engine.report import as_json, report
 from twin.engine.runs import rank_name, timeline_page, write_chrome_trace, write_run
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.pages.timeline import lanes, timeline_html
 from twin.trace.chrome import chrome_events, write_chrome
 

@@ -16,7 +16,8 @@ from twin.description.problems import DescriptionError
 from twin.engine.events import event_table
 from twin.engine.report import as_json, report
 from twin.engine.runs import write_run
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.trace.store import read_manifest, read_trace, write_trace
 from twin.trace.table import SCHEMA, check_table
 

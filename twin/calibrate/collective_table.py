@@ -48,6 +48,16 @@ TABLE_MACHINES = {
     "perlmutter-node": "perlmutter",
     "perlmutter": "perlmutter",
     "frontier": "frontier",
+    "gb300-node": "gb300-nvl72",
+    "gcp-a4x-max-gb300": "gb300-nvl72",
+    "gcp-a3mega-h100": "gcp-a3-mega",
+    "azure-nd-h100-v5": "azure-nd-h100-v5",
+    "aws-p4d-a100": "aws-p4d",
+    "aws-p5-h100": "aws-p5",
+    "aws-p5en-h200": "aws-p5en",
+    "aws-p6-b200": "aws-p6-b200",
+    "oci-a100-40gb": "oci-a100",
+    "coreweave-h100": "dgx-h100",
 }
 """Names of the tables → names of machines."""
 FITTED = (

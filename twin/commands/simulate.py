@@ -19,7 +19,7 @@ from twin.engine.garbage import uncollected
 from twin.engine.threads import load_numpy_alone
 
 if TYPE_CHECKING:
-    from twin.engine.simulate import Simulation
+    from twin.engine.simulation import Simulation
 
 # Commands import what they need when they run, so that --help is instant.
 # ruff: noqa: PLC0415, T201

@@ -9,7 +9,7 @@ import numpy as np
 
 from twin.diagnose.observed import Floats, Observed
 from twin.engine.program import COMPUTE, START
-from twin.engine.simulate import Simulation
+from twin.engine.simulation import Simulation
 from twin.schedule.ops import axis_of
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twin.engine.program import COMPUTE, START
 from twin.engine.rows import Occurrences
-from twin.engine.simulate import Part, Simulation
+from twin.engine.simulation import Part, Simulation
 from twin.engine.times import Floats, Ints, Times
 from twin.trace.bubbles import PipelineRun
 from twin.trace.passes import PassName, RankOps, numbered, pass_and_variable_of

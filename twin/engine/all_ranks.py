@@ -17,7 +17,8 @@ from twin.engine.layout import Ints
 from twin.engine.program import START
 from twin.engine.ranks import Interference, Outcome, Price, Recorded, Variation, run
 from twin.engine.setting import Timeline
-from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.engine.simulation import Simulation
 from twin.engine.variation import Factors, drawn_slowness, speed_deviation
 from twin.schedule.communicator import Communicator
 from twin.strategies import strategy_of

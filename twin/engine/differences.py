@@ -11,7 +11,8 @@ from twin.engine.every_role import OPS
 from twin.engine.meetings import Ranks, units_of
 from twin.engine.program import START, Program
 from twin.engine.ranks import Variation
-from twin.engine.simulate import Differences, Simulation
+from twin.engine.simulate import Differences
+from twin.engine.simulation import Simulation
 from twin.engine.variation import Factors
 from twin.schedule.ops import OWN_STREAMS
 

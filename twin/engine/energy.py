@@ -21,7 +21,7 @@ from twin.engine.held_power import Held, held_back
 from twin.engine.power_over_time import Draws, Ops, PowerOverTime, Segments
 from twin.engine.program import Program
 from twin.engine.rows import Occurrences
-from twin.engine.simulate import Simulation
+from twin.engine.simulation import Simulation
 from twin.engine.times import Floats
 from twin.schedule.kernels import Kernel
 from twin.schedule.ops import Compute, Start, Wait
@@ -167,15 +167,38 @@ class StepEnergy:
         """Mean power of all devices together."""
         return self.joules / self.simulation.step_seconds if self.simulation.step_seconds else 0.0
 
-    @cached_property
+    @property
     def active_watts(self) -> float:
-        """Mean power of a device while it computes, by its kernels: without what links draw beside them."""
-        ranks, seconds = self._ranks_of_class, 0.0
-        for number, part in enumerate(self.simulation.parts):
-            computes = _computes(self._watts[number][1])
-            seconds += float(ranks[part.classes] @ self._seconds[number][:, computes].sum(axis=1))
-        kernels = self.joules_by_kind[PRODUCTS] + self.joules_by_kind[OTHERS]
-        return float(self.power.context_watts) + (kernels / seconds if seconds else 0.0)
+        """Mean power of a device while it computes, with what links draw beside its kernels."""
+        ranks = self._ranks_of_class
+        weights = [ranks[part.classes] for part in self.simulation.parts]
+        seconds = sum(float(w @ self.compute_seconds(n)) for n, w in enumerate(weights))
+        joules = sum(float(w @ self._active_joules(n)) for n, w in enumerate(weights))
+        return float(self.power.context_watts) + (joules / seconds if seconds else 0.0)
+
+    def active_watts_of_classes(self, part: int) -> Floats:
+        """Return the mean power of a rank of each of a part's classes while it computes, (rank classes,)."""
+        joules, seconds = self._active_joules(part), self.compute_seconds(part)
+        own = np.divide(joules, seconds, out=np.zeros_like(joules), where=seconds > 0.0)
+        found: Floats = float(self.power.context_watts) + own
+        return found
+
+    def compute_seconds(self, part: int) -> Floats:
+        """Return how long a rank of each of a part's classes computes, on a device of typical speed."""
+        found: Floats = self._seconds[part][:, _computes(self._watts[part][1])].sum(axis=1)
+        return found
+
+    def _active_joules(self, part: int) -> Floats:
+        """Return what kernels draw, and links beside them, of each of a part's classes; without the context."""
+        kernels = self.op_joules(part)[:, _computes(self._watts[part][1])].sum(axis=1)
+        rows = zip(self.simulation.parts[part].timeline.rows, self._held[part], strict=True)
+        beside = [
+            own.beside_joules
+            + sum(len(each.begins) * held.beside_joules for each, held in zip(row.segments, of_segments, strict=True))
+            for row, (own, of_segments) in rows
+        ]
+        found: Floats = kernels + np.array(beside)
+        return found
 
     @property
     def over_time(self) -> tuple[Floats, Floats]:
@@ -225,7 +248,7 @@ class StepEnergy:
         ranks = self._ranks_of_class
         for number, part in enumerate(self.simulation.parts):
             kinds, seconds = self._watts[number][1], self._seconds[number]
-            compute = seconds[:, _computes(kinds)].sum(axis=1)
+            compute = self.compute_seconds(number)
             products = seconds[:, kinds == KINDS.index(PRODUCTS)].sum(axis=1)
             others = compute - products
             room = np.maximum(self.simulation.step_seconds - compute, 0.0)

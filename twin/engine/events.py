@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twin.engine.program import COMPUTE, START, WAIT, Program
-from twin.engine.simulate import Part, Simulation
+from twin.engine.simulation import Part, Simulation
 from twin.schedule.communicator import Communicator
 from twin.schedule.ops import Compute, Start
 from twin.trace.names import micro_step, short_name

@@ -22,7 +22,7 @@ from twin.engine.cube import Floats
 from twin.engine.meetings import Meeting, Ranks, Signal, Unit, units_of
 from twin.engine.program import COMPUTE, START
 from twin.engine.ranks import Interference, Outcome, Recorded, Variation
-from twin.engine.simulate import Simulation
+from twin.engine.simulation import Simulation
 from twin.engine.streams import check_ended
 
 Walk = Generator[Signal, bool, None]

@@ -28,6 +28,8 @@ class Held:
     """When, and how many watts: negative, to be added to what the ops draw."""
     joules: Floats
     """Of each op, (ops,)."""
+    beside_joules: float
+    """What links do draw while kernels run."""
 
     def of_ranks(self, count: int) -> Ops:
         """Return the pieces of several ranks that do the same."""
@@ -60,4 +62,5 @@ def held_back(times: Times, code: NDArray[np.int8], watts: Floats, slowness: flo
         until = np.concatenate([[0.0], np.cumsum(share * lasts)])
         joules[drawing[chosen]] = own[chosen] * (until[stop[chosen]] - until[first[chosen]])
     places = np.flatnonzero(above)
-    return Held(Ops(edges[places], lasts[places], -above[places]), joules)
+    beside = float((lasts * (links - of_links))[kernels > ROUNDING * spare_watts].sum())
+    return Held(Ops(edges[places], lasts[places], -above[places]), joules, beside)

@@ -11,7 +11,7 @@ from twin.engine.cube import Floats
 from twin.engine.flows import Flow, Stream
 from twin.engine.layout import NOWHERE, Ints
 from twin.engine.ranks import Recorded
-from twin.engine.simulate import Part, Simulation
+from twin.engine.simulation import Part, Simulation
 from twin.schedule.ops import axis_of
 
 Signal = float | None

@@ -13,7 +13,7 @@ import numpy as np
 from twin.description.grid import Axis
 from twin.engine.marks import Marks, added, axes_of, row_marks
 from twin.engine.rows import Row
-from twin.engine.simulate import Part, Simulation
+from twin.engine.simulation import Part, Simulation
 from twin.engine.times import Floats, Ints
 from twin.schedule.ops import Compute, Start
 from twin.trace.metrics import Breakdown

@@ -13,7 +13,8 @@ from twin.description.problems import DescriptionError, Problem, fail
 from twin.description.spec import leaves
 from twin.description.train import without_training
 from twin.engine.report import Report, as_json, report
-from twin.engine.simulate import Engine, Simulation, simulate
+from twin.engine.simulate import Engine, simulate
+from twin.engine.simulation import Simulation
 from twin.schedule.recording import Recording, read_recording
 from twin.strategies import load_job
 

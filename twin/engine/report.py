@@ -15,7 +15,7 @@ from twin.description.job import Job
 from twin.engine.bill import bill
 from twin.engine.energy import StepEnergy, step_energy
 from twin.engine.part_sums import of_part
-from twin.engine.simulate import Simulation
+from twin.engine.simulation import Simulation
 from twin.trace.metrics import hardware_flops, job_flops, job_peak_flops_per_second
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from twin.description.files import replacing
 from twin.description.problems import fail
 from twin.description.units import format_amount, format_si
 from twin.engine.events import event_table, fitting
-from twin.engine.simulate import Simulation
+from twin.engine.simulation import Simulation
 from twin.pages.timeline import timeline_html
 from twin.trace.bubbles import PipelineRun
 from twin.trace.chrome import is_chrome_trace, write_chrome

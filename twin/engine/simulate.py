@@ -3,38 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twin.cost.power import LOWEST_CLOCK, capped_clock, follows_clock, mean_watts
+from twin.cost.power import follows_clock
 from twin.cost.tiers import TIER_KINDS
-from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import fail
 from twin.engine import classes, des, lockstep
-from twin.engine.capped import work_of
 from twin.engine.garbage import uncollected
-from twin.engine.layout import CORES, Ints, Relation
+from twin.engine.layout import CORES, Relation
 from twin.engine.links import Transfer
+from twin.engine.power_cap import under_cap
 from twin.engine.priced import Cast, Priced
 from twin.engine.pricing import Prices
 from twin.engine.program import Call, Program
-from twin.engine.rows import distinct_seconds
 from twin.engine.segments import Segments
 from twin.engine.setting import Setting, Timeline
+from twin.engine.simulation import Part, Simulation
 from twin.engine.symmetry import GroupClass, Partition, fold, unfolded
 from twin.engine.turns import turns_of
 from twin.engine.variation import slowest_factor
-from twin.schedule.communicator import Communicator, Role, spanned
 from twin.schedule.kernels import Attention, Gemm, Kernel
 from twin.schedule.ops import Schedule
-from twin.strategies import strategy_of
 
 Engine = Literal["folded", "des"]
 Floats = NDArray[np.float64]
@@ -75,85 +71,6 @@ class Differences:
     """(ops, ranks): factors on the time of the collective that such an op starts; its members have the same."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """What the ranks of one role did."""
-
-    role: Role
-    program: Program
-    classes: Ints
-    """Numbers of the rank classes that run it, in the order of the timeline's rows."""
-    timeline: Timeline
-
-    @cached_property
-    def distinct_seconds(self) -> Floats:
-        """How long each distinct op of the program runs in all, (rank classes, distinct ops)."""
-        return distinct_seconds(self.program, self.timeline.rows)
-
-
-@dataclass(frozen=True)
-class Simulation:
-    """One simulated step."""
-
-    job: Job
-    communicators: Mapping[str, Communicator]
-    parts: tuple[Part, ...]
-    """One for each role."""
-    partition: Partition
-    prices: Prices
-    slowness: Floats
-    """(rank classes,): factor on the compute time of each class."""
-    typical_slowness: float
-    """Factor on compute time that all ranks share, because they wait for the slowest device."""
-    global_links_left_out: bool = False
-    """Whether contention on the links between dragonfly groups was left out to keep classes few."""
-    clock: float = 1.0
-    """Share of the full clock that a power cap leaves."""
-
-    @cached_property
-    def step_seconds(self) -> float:
-        """Last rank's end minus first rank's start."""
-        return max(part.timeline.step_seconds for part in self.parts)
-
-    @property
-    def mesh(self) -> Mesh:
-        """The axes that the ranks are cut into."""
-        return strategy_of(self.job).mesh(self.job)
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """What collectives' time is booked under: the mesh's axes, then what else communicators have."""
-        return tuple(dict.fromkeys([*self.mesh.axes, *(c.axis for c in self.communicators.values())]))
-
-    @property
-    def wider(self) -> dict[str, tuple[str, ...]]:
-        """Axes whose collectives run over groups of other axes too, as gradients over data and context; and which."""
-        mesh = self.mesh
-        own = {c.name: spanned(mesh, c) for c in self.communicators.values() if c.name in mesh.axes}
-        return {name: axes for name, axes in own.items() if axes not in ((), (name,))}
-
-    @property
-    def ops(self) -> int:
-        """Ops of all programs."""
-        return sum(len(part.program) for part in self.parts)
-
-    @property
-    def only(self) -> Part:
-        """The one role's part, where all ranks run the same program; ValueError elsewhere."""
-        (part,) = self.parts
-        return part
-
-    @property
-    def program(self) -> Program:
-        """The one program, where all ranks run the same."""
-        return self.only.program
-
-    @property
-    def timeline(self) -> Timeline:
-        """The one timeline, where all ranks run the same program."""
-        return self.only.timeline
-
-
 @uncollected()
 def simulate(
     job: Job,
@@ -163,6 +80,7 @@ def simulate(
     scales: Scales = EXACT,
     max_classes: int | None = None,
     differences: Differences | None = None,
+    links_under_cap: bool = True,
 ) -> Simulation:
     """Simulate one training step; grid and micro-batch must be concrete.
 
@@ -170,14 +88,13 @@ def simulate(
 
     With `max_classes`, a job whose ranks fall into more classes than that is simulated without
     contention on global links, which is what makes classes many; the result says so.
+
+    Without `links_under_cap` a power cap counts what kernels draw alone: no step takes longer for it than with it.
     """
     work = Priced.of(job, schedule)
     cast, programs, calls, axes, prices = work.cast, work.programs, work.calls, work.groups, work.prices
     if scales != EXACT:
         programs = [program.stretched(scales.of) for program in programs]
-    clock = clock_of(job, programs)
-    if clock < 1.0:
-        programs = [p.stretched(lambda k: 1.0 / clock if follows_clock(k) else 1.0) for p in programs]
     speed, typical = _slowness(job)
     if differences is not None:
         speed, typical = differences.slowness, 1.0
@@ -197,30 +114,17 @@ def simulate(
     setting = _setting(job, calls, cast, partition, prices, slowness.tolist(), scales.collective, role_of_class)
     if differences is not None:
         setting = _differing(setting, differences)
-    timelines = _run(programs, setting, engine)
-    parts = tuple(
-        Part(r, program, np.flatnonzero(np.array(role_of_class) == number), timeline)
-        for number, (r, program, timeline) in enumerate(zip(cast.roles, programs, timelines, strict=True))
-    )
-    return Simulation(job, cast.communicators, parts, partition, prices, slowness, typical, left_out, clock)
+    of_role = [np.flatnonzero(np.array(role_of_class) == number) for number in range(len(cast.roles))]
 
+    def at(clock: float) -> Simulation:
+        slowed = programs
+        if clock < 1.0:
+            slowed = [p.stretched(lambda k: 1.0 / clock if follows_clock(k) else 1.0) for p in programs]
+        ran = zip(cast.roles, slowed, of_role, _run(slowed, setting, engine), strict=True)
+        parts = tuple(Part(*one) for one in ran)
+        return Simulation(job, cast.communicators, parts, partition, prices, slowness, typical, left_out, clock)
 
-def clock_of(job: Job, programs: Sequence[Program]) -> float:
-    """Return the share of the full clock that a job's power cap leaves: of the ranks that it leaves least.
-
-    Raises DescriptionError for a cap that no clock keeps: the step's time under it would be that of another cap.
-    """
-    device = job.machine.device
-    if job.power_cap_watts is None or device.power is None:
-        return 1.0
-    works = [work_of(program, device, device.power) for program in programs]
-    least = max(mean_watts(device.power, work, LOWEST_CLOCK) for work in works)
-    if least > job.power_cap_watts:
-        remedy = (
-            f"at {LOWEST_CLOCK:.0%} of its clock {device.name} still draws {least:.4g} W on this; give more than that"
-        )
-        raise fail("power_cap", remedy, job.power_cap_watts)
-    return min(capped_clock(device.power, work, job.power_cap_watts) for work in works)
+    return under_cap(job, programs, at, links=links_under_cap)
 
 
 def _run(programs: list[Program], setting: Setting, engine: Engine) -> list[Timeline]:

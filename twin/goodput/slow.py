@@ -17,7 +17,8 @@ import numpy as np
 from twin.description.degraded import Degraded
 from twin.description.job import Job, Straggler
 from twin.description.placement import nodes_used
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.goodput.long_run import Slowdown
 
 PLACES = 8

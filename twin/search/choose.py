@@ -17,7 +17,8 @@ from twin.description.grid import GridSpec
 from twin.description.job import AUTO, Job
 from twin.description.problems import DescriptionError, Problem, fail
 from twin.engine.crew import Workers
-from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.engine.simulation import Simulation
 from twin.search.candidates import Refuse, on_grid
 from twin.search.candidates import candidates as all_candidates
 from twin.search.floors import floors

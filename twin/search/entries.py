@@ -11,7 +11,8 @@ from twin.description.problems import DescriptionError
 from twin.engine.bill import bill
 from twin.engine.garbage import uncollected
 from twin.engine.report import report
-from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.engine.simulation import Simulation
 from twin.search.candidates import Candidate
 
 Progress = Callable[[int, int], None]

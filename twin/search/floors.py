@@ -21,7 +21,8 @@ from twin.engine.layout import Layout, groups_of
 from twin.engine.priced import Priced
 from twin.engine.pricing import price
 from twin.engine.program import COMPUTE, START
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.search.candidates import Candidate
 from twin.strategies import strategy_of
 
@@ -52,7 +53,7 @@ def _of_group(base: Job, group: Sequence[Candidate]) -> list[float]:
     small = strategy.rehearsal(jobs[0])
     if small is None:
         return [0.0] * len(jobs)
-    pieces = Pieces(simulate(small, engine="folded"))
+    pieces = Pieces(simulate(small, engine="folded", links_under_cap=False))
     return [strategy.floor_seconds(job, pieces) for job in jobs]
 
 
@@ -66,7 +67,7 @@ def closer_floor(job: Job) -> float:
     @cache
     def pieces() -> Pieces | None:
         small = strategy.rehearsal(job)
-        return None if small is None else Pieces(simulate(small, engine="folded"))
+        return None if small is None else Pieces(simulate(small, engine="folded", links_under_cap=False))
 
     def seconds(text: str) -> float:
         found = pieces()

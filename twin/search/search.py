@@ -16,7 +16,8 @@ from typing import Literal
 from twin.description.job import Job
 from twin.description.problems import DescriptionError, fail
 from twin.engine.crew import Workers, done_by, processes
-from twin.engine.simulate import MANY_CLASSES, Simulation, simulate
+from twin.engine.simulate import MANY_CLASSES, simulate
+from twin.engine.simulation import Simulation
 from twin.search.candidates import Candidate, Refuse, candidates, unsettled, without_refused
 from twin.search.entries import Figures, Progress, RankedCandidate, figures_of, with_figures
 from twin.search.floors import floors

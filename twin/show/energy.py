@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from twin.description.job import Job
     from twin.engine.report import Report
 
-NOTED = 0.005
-"""A mean that is farther above a cap is said to be."""
-
 
 def drawn(console: Console, job: Job, figures: Report) -> None:
     """Print what a step draws, and what is known of its facility; what is not known is said to be."""
@@ -28,12 +25,6 @@ def drawn(console: Console, job: Job, figures: Report) -> None:
     peak = f", {watts['peak_watts']} at most" if "peak_watts" in watts else ""
     console.print(f"devices draw {watts['mean_watts']} in the mean{peak}", end="")
     console.print(f"; clock {found['clock']:.0%} of the full one" if found["clock"] < 1 else "")
-    over = found["mean_watts"] / job.ranks / job.power_cap_watts - 1 if job.power_cap_watts is not None else 0.0
-    if over > NOTED:
-        console.print(
-            f"[yellow]that is {over:.1%} above the cap a device:[/] its clock follows from kernels alone, and links "
-            "that work beside them are not held by it"
-        )
     unit = "J a token" if found["joules_per_token"] >= 1 else "mJ a token"
     each = found["joules_per_token"] * (1 if found["joules_per_token"] >= 1 else 1e3)
     parts = [f"{each:.3g} {unit} ({found['boundary']})"]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from twin.description.job import Job
     from twin.engine.every_rank import EveryRank
     from twin.engine.report import Report
-    from twin.engine.simulate import Simulation
+    from twin.engine.simulation import Simulation
     from twin.search.choose import Choice
     from twin.trace.bubbles import PipelineRun
 

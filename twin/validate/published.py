@@ -15,7 +15,8 @@ from twin.description.job import Job, with_below
 from twin.description.strict_yaml import read_yaml
 from twin.engine.interval import interval
 from twin.engine.report import report
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.search.choose import choose
 from twin.strategies import load_job
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from twin.description.job import Job
 from twin.description.problems import DescriptionError
-from twin.engine.simulate import Simulation, simulate
+from twin.engine.simulate import simulate
+from twin.engine.simulation import Simulation
 from twin.strategies import load_job, strategy_of
 from twin.validate.groups import Piece, is_measure
 from twin.validate.published_job import job_keys, refusal

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.step.beyond import optimizer_of
+from runtime.step.beyond import masters_in, optimizer_of
 from runtime.strategies.four_d.context import FourDContext
 from runtime.strategies.four_d.model import GPT
 from runtime.strategies.four_d.trainee import FourDTrainee
@@ -14,4 +14,5 @@ CONTEXT = FourDContext
 
 def trainee_in(context: FourDContext, settings: Adam) -> FourDTrainee:
     """Make them."""
+    context.store.masters_in = masters_in(context)
     return FourDTrainee(context, GPT(context), optimizer_of(context, settings))

@@ -6,7 +6,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from runtime.model.plain import plain_gpt
 from runtime.sharded.units import cut, made_on_meta, units_of
-from runtime.step.beyond import optimizer_of
+from runtime.step.beyond import masters_in, optimizer_of
 from runtime.strategies.fsdp.context import FsdpContext
 from runtime.strategies.fsdp.trainee import FsdpTrainee
 from twin.description.train import Adam
@@ -17,6 +17,7 @@ CONTEXT = FsdpContext
 
 def trainee_in(context: FsdpContext, settings: Adam) -> FsdpTrainee:
     """Make the model of a job, with its optimizer, on one rank."""
+    context.store.masters_in = masters_in(context)
     if not context.sharded:
         model = plain_gpt(context)
         units, shards = units_of(model, keep=not context.job.reshard_after_forward), None

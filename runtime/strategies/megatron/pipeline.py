@@ -190,5 +190,8 @@ def schedule_of(stages: Sequence[Stage], loss: Callable[..., torch.Tensor]) -> A
     """Make PyTorch's schedule of a rank's stages; gradients are sums, and are not divided by micro-batches."""
     job = stages[0].context.job
     kind = SCHEDULES[job.schedule]
-    of: Any = stages[0] if job.schedule in OF_ONE_STAGE else list(stages)
-    return kind(of, job.micro_steps, loss, scale_grads=False)
+    if job.schedule in OF_ONE_STAGE:
+        return kind(stages[0], job.micro_steps, loss, scale_grads=False)
+    # on AMD a receive that waits may hold up other work of the device, PyTorch says
+    later: Any = {"defer_pp_recv": True} if torch.version.hip else {}
+    return kind(list(stages), job.micro_steps, loss, scale_grads=False, **later)

@@ -1,0 +1,80 @@
+"""The clock that a power cap leaves: the mean of a device that computes is at the cap, with what links draw beside it.
+
+Kernels alone say how high the clock may be. What links draw while they run depends on when each ran, so the step is
+simulated at that clock, links' watts are taken from what kernels may draw, and again, until the mean keeps the cap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from twin.cost.power import LOWEST_CLOCK, Work, capped_clock, mean_watts
+from twin.description.job import Job
+from twin.description.power import Power
+from twin.description.problems import fail
+from twin.engine.capped import work_of
+from twin.engine.energy import StepEnergy
+from twin.engine.program import Program
+from twin.engine.simulation import Simulation
+
+CLOSE = 1e-3
+"""Of the clock: one that changes by less is the one that was looked for. Watts come from fits of some percent."""
+TRIES = 8
+"""Each try brings the clock some ten times closer, as links draw a tenth of what products do."""
+
+
+def under_cap(
+    job: Job, programs: Sequence[Program], at: Callable[[float], Simulation], *, links: bool = True
+) -> Simulation:
+    """Simulate a step at the clock that its job's power cap leaves: of the ranks that it leaves least.
+
+    Args:
+        job: with the cap, if it has one.
+        programs: of its roles, at full clock.
+        at: simulates the step at a share of the full clock.
+        links: whether what links draw beside kernels counts; the clock is never lower without.
+
+    Raises:
+        DescriptionError: for a cap that no clock keeps: the step's time under it would be that of another cap.
+    """
+    device, cap = job.machine.device, job.power_cap_watts
+    if cap is None or device.power is None:
+        return at(1.0)
+    cap = float(cap)
+    works = [work_of(program, device, device.power) for program in programs]
+    clock = _clock(device.power, works, [cap] * len(works))
+    found = at(clock)
+    if not links:
+        return found
+    energy = StepEnergy(found, device.power)
+    for _ in range(TRIES):
+        closer = _clock(device.power, works, [cap - own for own in _beside(energy, works)])
+        if abs(closer - clock) <= CLOSE * clock:
+            break
+        clock, found = closer, at(closer)
+        energy = StepEnergy(found, device.power)
+    least = max(_most_watts(energy))
+    if clock <= LOWEST_CLOCK and least > cap:
+        still = f"at {LOWEST_CLOCK:.0%} of its clock {device.name} still draws {least:.4g} W on this"
+        raise fail("power_cap", f"{still}; give more than that", cap)
+    return found
+
+
+def _clock(power: Power, works: Sequence[Sequence[Work]], caps: Sequence[float]) -> float:
+    """Return the highest clock at which each role's kernels draw what is left for them; the lowest, if none is."""
+    return min(capped_clock(power, work, cap) for work, cap in zip(works, caps, strict=True))
+
+
+def _beside(energy: StepEnergy, works: Sequence[Sequence[Work]]) -> list[float]:
+    """Return what links add to the mean of each role's ranks while they compute: of the ranks to which they add most.
+
+    Kernels that are held to the device's limit draw less than they would alone, and give nothing to others for it.
+    """
+    clock = energy.simulation.clock
+    alone = [mean_watts(energy.power, work, clock) for work in works]
+    return [max(0.0, both - own) for both, own in zip(_most_watts(energy), alone, strict=True)]
+
+
+def _most_watts(energy: StepEnergy) -> list[float]:
+    """Return the mean of each role's ranks while they compute: of the ranks that draw most."""
+    return [float(energy.active_watts_of_classes(number).max()) for number in range(len(energy.simulation.parts))]
