@@ -27,8 +27,6 @@ GRACE_SECONDS = 8.0
 POLL_SECONDS = 0.05
 PARENT = "FOURFOLD_PARENT"
 """Environment: process number of the launcher."""
-OF_GPUS = ("/dev/nvidiactl", "/dev/kfd")
-"""There where a host has GPUs of NVIDIA or AMD, whose ranks have their tensors elsewhere than in the C heap."""
 PR_SET_PDEATHSIG = 1
 """Of Linux's prctl: the signal that a process gets when its parent dies."""
 
@@ -149,7 +147,7 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
-        **({} if any(map(os.path.exists, OF_GPUS)) else heap_environment(os.environ)),
+        **heap_environment(os.environ),
         **told,
         "FOURFOLD_RANKS": str(ranks),
         "RANK": str(rank),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 MANY_FILES = 2**20
+"""More than ranks of any job connect; where nothing limits a process, some programs walk through all it might have."""
 
 
 def run_as_rank(process: Process, work: Callable[[], None]) -> NoReturn:

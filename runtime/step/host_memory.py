@@ -21,12 +21,12 @@ class _Names:
 
     limit: str
     usage: str
-    reclaimable: str
-    """Line of `memory.stat`: pages of files that nobody has looked at again, which go before a process does."""
+    reclaimable: tuple[str, str]
+    """Lines of `memory.stat`: pages of files, which the kernel takes back before it ends a process."""
 
 
-UNIFIED = _Names("memory.max", "memory.current", "inactive_file")
-SEPARATE = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+UNIFIED = _Names("memory.max", "memory.current", ("inactive_file", "active_file"))
+SEPARATE = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
 
 
 def available_bytes(info: Path = MEMORY_INFO, own: Path = OWN_GROUPS, groups: Path = GROUPS) -> int | None:
@@ -56,7 +56,8 @@ def _left(group: Path, names: _Names) -> int | None:
     limit, usage = (_number(group / name) for name in (names.limit, names.usage))
     if limit is None or usage is None:
         return None
-    return max(0, limit - usage + (_number_after(names.reclaimable, group / "memory.stat") or 0))
+    files = sum(_number_after(name, group / "memory.stat") or 0 for name in names.reclaimable)
+    return max(0, limit - usage + files)
 
 
 def _lines(path: Path) -> list[str]:

@@ -69,13 +69,8 @@ class OffloadedOptimizer(Optimizer):
         super().__init__(context, settings)
 
     def _made_moments(self) -> dict[str, torch.Tensor]:
-        """Lay moments beyond the device, and master weights that no layer computes with."""
-        store = self.context.store
-        elements = self.owned.elements
-        if store.rounds and store.masters_in is None:
-            weights = self._room.zeros(elements, store.master_type)
-            weights.copy_(store.master)
-            store.master = weights
+        """Lay moments beyond the device, where master weights that no layer computes with are (`masters_in`)."""
+        store, elements = self.context.store, self.owned.elements
         return {name: self._room.zeros(elements, store.master_type) for name in MOMENTS}
 
     def _prepare(self) -> None:

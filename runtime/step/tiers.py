@@ -89,14 +89,16 @@ def check_room(job: Job, local_ranks: int) -> None:
         return
     strategy = strategy_of(job)
     wanted = strategy.tiers(job, strategy.roles(job)[0])
-    # checkpoints are written from a copy of the states, wherever those lie
-    copied = sum(of.get("optimizer", 0.0) for of in wanted.values())
-    in_memory = int(sum(wanted.get("host", {}).values()) + copied) * local_ranks
+    lying = int(sum(wanted.get("host", {}).values())) * local_ranks
+    # checkpoints are written from a copy of the states, wherever those lie; ranks that hold the same ones share that
+    states = sum(of.get("optimizer", 0.0) for of in wanted.values())
+    copied = int(states / strategy.state_copies(job)) * local_ranks
     free = available_bytes()
-    if free is not None and in_memory > free:
+    if free is not None and lying + copied > free:
         remedy = (
-            f"{local_ranks} ranks want {format_memory(in_memory)} of this host's memory (what checkpoints are written "
-            f"from among it), of which {format_memory(free)} are free; use disk, or fewer ranks on a host"
+            f"{local_ranks} ranks want {format_memory(lying + copied)} of this host's memory ({format_memory(copied)} "
+            f"of it to write checkpoints from), of which {format_memory(free)} are free; use "
+            f"{'disk, or ' if lying >= copied else ''}fewer ranks on a host"
         )
         raise fail(KEY, remedy)
     if offload.directory is None:

@@ -20,6 +20,7 @@ from runtime.step.copies import Copies
 from runtime.step.host_memory import available_bytes
 from runtime.step.landings import Landings
 from runtime.step.lanes import Lanes
+from runtime.step.offloaded import OffloadedOptimizer
 from runtime.step.optimizer import MOMENTS
 from runtime.step.tiers import Room, check_room
 from runtime.strategies import ranks_of, trains
@@ -29,7 +30,7 @@ from tests.runtime.fsdp_tasks import as_four_d
 from tests.runtime.test_kill import killed_and_continued
 from twin.description.problems import DescriptionError
 from twin.description.train import Adam
-from twin.strategies import load_job
+from twin.strategies import load_job, strategy_of
 
 SMALL = {"sub_group_elements": 1024}
 OFFLOADS: dict[str, dict[str, Any]] = {
@@ -156,20 +157,42 @@ def test_too_little_memory_is_told_before_training(tmp_path, monkeypatch) -> Non
     info.write_text("MemTotal: 100 kB\nMemAvailable: 2 kB\n", encoding="utf-8")
     assert available_bytes(info, tmp_path / "none", tmp_path) == 2048
     monkeypatch.setattr(tiers, "available_bytes", lambda: 2048)
-    with pytest.raises(DescriptionError, match=r"of this host's memory .*, of which 2.05 kB are free; use disk"):
+    with pytest.raises(DescriptionError, match=r"memory \(.*\), of which 2.05 kB are free; use disk, or fewer ranks"):
         check_room(described(optimizer={}), 2)
+    with pytest.raises(DescriptionError, match=r"of which 2.05 kB are free; use fewer ranks"):
+        check_room(described(optimizer={"to": "disk", **SMALL}, directory=str(tmp_path)), 2)
     with pytest.raises(DescriptionError, match="use disk"):
         Room("host", torch.device("cpu")).zeros(1000, torch.float32)
 
 
+def test_the_copy_that_checkpoints_are_written_from_counts_once_for_replicas(monkeypatch) -> None:
+    """Moments of what a rank holds take 8 bytes an element, in fp32; two replicas write half of them each."""
+    job = load_job({**runs.SMALL, "ranks": 2, "grid": {"data": 2}, "offload": {"optimizer": {}}})
+    strategy = strategy_of(job)
+    lies = sum(strategy.tiers(job, strategy.roles(job)[0])["host"].values())
+    monkeypatch.setattr(tiers, "available_bytes", lambda: int(3 * lies))
+    check_room(job, 2)
+    monkeypatch.setattr(tiers, "available_bytes", lambda: int(3 * lies) - 2)
+    with pytest.raises(DescriptionError, match="to write checkpoints from"):
+        check_room(job, 2)
+
+
+def test_pinned_memory_is_counted_as_pytorch_takes_it(monkeypatch) -> None:
+    """In powers of two: of 4,100 bytes 8,192."""
+    monkeypatch.setattr(tiers, "available_bytes", lambda: 8000)
+    Room("host", torch.device("cpu")).zeros(1025, torch.float32)
+    with pytest.raises(DescriptionError, match=r"needs 8.19 kB of the host.s memory, of which 8 kB are free"):
+        Room("host", torch.device("cuda")).zeros(1025, torch.float32)
+
+
 GROUP_FILES = {
-    "unified": ("0::/slurm/job_7", "slurm/job_7", ("memory.max", "memory.current", "inactive_file")),
-    "in a container": ("0::/", "", ("memory.max", "memory.current", "inactive_file")),
-    "beyond a container": ("0::/../other", "", ("memory.max", "memory.current", "inactive_file")),
+    "unified": ("0::/slurm/job_7", "slurm/job_7", ("memory.max", "memory.current", ("inactive_file", "active_file"))),
+    "in a container": ("0::/", "", ("memory.max", "memory.current", ("inactive_file", "active_file"))),
+    "beyond a container": ("0::/../other", "", ("memory.max", "memory.current", ("inactive_file", "active_file"))),
     "separate": (
         "9:cpu,memory:/slurm/job_7",
         "memory/slurm/job_7",
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
     ),
 }
 
@@ -184,7 +207,7 @@ def test_a_limit_of_slurm_or_of_a_container_is_what_is_left(tmp_path, kind) -> N
     group.mkdir(parents=True, exist_ok=True)
     (group / limit).write_text("1000\n", encoding="utf-8")
     (group / usage).write_text("700\n", encoding="utf-8")
-    (group / "memory.stat").write_text(f"anon 650\n{reclaimable} 50\n", encoding="utf-8")
+    (group / "memory.stat").write_text(f"anon 650\n{reclaimable[0]} 30\n{reclaimable[1]} 20\n", encoding="utf-8")
     assert available_bytes(info, own, tmp_path / "groups") == 350
     (group / limit).write_text("max\n", encoding="utf-8")
     assert available_bytes(info, own, tmp_path / "groups") == 64 * 1024
@@ -298,18 +321,26 @@ def test_what_came_back_goes_when_its_block_is_done(monkeypatch) -> None:
 
 def test_master_weights_beyond_the_device_never_stand_on_it(monkeypatch) -> None:
     made: list[torch.Tensor] = []
-    zeros = Room.zeros
+    before: list[int] = []
+    zeros, begin = Room.zeros, OffloadedOptimizer.__init__
 
     def counted(room: Room, elements: int, kind: torch.dtype) -> torch.Tensor:
         made.append(zeros(room, elements, kind))
         return made[-1]
 
+    def begun(optimizer: OffloadedOptimizer, *given: Any) -> None:
+        before.append(len(made))
+        begin(optimizer, *given)
+
     monkeypatch.setattr(Room, "zeros", counted)
+    monkeypatch.setattr(OffloadedOptimizer, "__init__", begun)
     job = load_job(
         {**runs.SMALL, "ranks": 1, "grid": {"data": 1}, "precision": "bf16", "offload": {"optimizer": {"to": "host"}}}
     )
     trainee = trains(job)(job, Mesh.alone(job.concrete_grid), torch.device("cpu"), Adam())
     store = trainee.context.store
     assert store.rounds
+    assert before == [1]  # they were made with the model, the moments with the optimizer
     assert store.master is made[0]
+    assert len(made) == 3
     assert torch.equal(store.master.to(store.compute_type), store.compute[: store.master.numel()])

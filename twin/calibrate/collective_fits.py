@@ -161,6 +161,12 @@ FITS = (
         (*(c for c in NODE if c.name != "LL128 local share"), *PAIRWISE),  # rings' rates say the same
         lambda r: r.table == "gb200-node",
     ),
+    Fit(
+        "gb300-nvl72",
+        "nccl",
+        (*(c for c in NODE if c.name != "LL128 local share"), *PAIRWISE),
+        lambda r: r.table == "gb300-node",
+    ),
     Fit("gb200-nvl72", "nccl", IN_SWITCH[1:], lambda r: r.table == "gb200-nvl72" and r.group.nodes == 1),
     Fit(
         "gb200-nvl72",

@@ -62,7 +62,7 @@ TABLE_MACHINES = {
 """Names of the tables → names of machines."""
 FITTED = (
     *("dgx-a100-node", "dgx-a100", "dgx-h100-node", "h100-8xndr", "dgx-h200-node", "dgx-b200-node"),
-    *("gb200-node", "gb200-nvl72", "l40s-node", "mi300x-node", "dgx-2"),
+    *("gb200-node", "gb200-nvl72", "gb300-node", "l40s-node", "mi300x-node", "dgx-2"),
     *("perlmutter-node", "perlmutter", "frontier", "alps-gh200", "polaris"),
 )
 """Tables that constants are fitted to, here and in the packaged libraries; others validate."""

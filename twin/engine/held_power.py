@@ -45,13 +45,13 @@ def held_back(times: Times, code: NDArray[np.int8], watts: Floats, slowness: flo
     edges = np.unique(np.concatenate([begins, ends]))
     first, stop = np.searchsorted(edges, begins), np.searchsorted(edges, ends)
 
-    def level(chosen: NDArray[np.bool_]) -> Floats:
-        """Add up the watts of some ops, from each edge to the next."""
-        rises, falls = (np.bincount(at[chosen], own[chosen], minlength=len(edges)) for at in (first, stop))
+    def level(chosen: NDArray[np.bool_], of: Floats) -> Floats:
+        """Add up watts of some ops, from each edge to the next."""
+        rises, falls = (np.bincount(at[chosen], of[chosen], minlength=len(edges)) for at in (first, stop))
         found: Floats = np.cumsum(rises - falls)[:-1]
         return found
 
-    kernels, links = level(computes), level(~computes)
+    kernels, links, running = level(computes, own), level(~computes, own), level(computes, np.ones_like(own))
     above = kernels + links - spare_watts
     above[above <= ROUNDING * spare_watts] = 0.0
     of_kernels = np.minimum(above, np.maximum(kernels, 0.0))
@@ -62,5 +62,5 @@ def held_back(times: Times, code: NDArray[np.int8], watts: Floats, slowness: flo
         until = np.concatenate([[0.0], np.cumsum(share * lasts)])
         joules[drawing[chosen]] = own[chosen] * (until[stop[chosen]] - until[first[chosen]])
     places = np.flatnonzero(above)
-    beside = float((lasts * (links - of_links))[kernels > ROUNDING * spare_watts].sum())
+    beside = float((lasts * (links - of_links))[running > 0.5].sum())
     return Held(Ops(edges[places], lasts[places], -above[places]), joules, beside)

@@ -1,7 +1,7 @@
 """The clock that a power cap leaves: the mean of a device that computes is at the cap, with what links draw beside it.
 
 Kernels alone say how high the clock may be. What links draw while they run depends on when each ran, so the step is
-simulated at that clock, links' watts are taken from what kernels may draw, and again, until the mean keeps the cap.
+simulated at that clock, links' watts are taken from what kernels may draw, and again, until the mean is at the cap.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from twin.engine.program import Program
 from twin.engine.simulation import Simulation
 
 CLOSE = 1e-3
-"""Of the clock: one that changes by less is the one that was looked for. Watts come from fits of some percent."""
-TRIES = 8
-"""Each try brings the clock some ten times closer, as links draw a tenth of what products do."""
+"""Of the cap and of the clock: a mean that is so close is at the cap. Watts come from fits of some percent."""
+TRIES = 24
+"""Two or three are enough where links draw a tenth of what kernels do; halving the clock's interval takes ten more."""
+STEPS_BY_LINKS = 6
+"""So many tries go by what links drew; those after them halve the interval."""
 
 
-def under_cap(
-    job: Job, programs: Sequence[Program], at: Callable[[float], Simulation], *, links: bool = True
-) -> Simulation:
+def under_cap(job: Job, programs: Sequence[Program], at: Callable[[float], Simulation]) -> Simulation:
     """Simulate a step at the clock that its job's power cap leaves: of the ranks that it leaves least.
 
     Args:
         job: with the cap, if it has one.
         programs: of its roles, at full clock.
         at: simulates the step at a share of the full clock.
-        links: whether what links draw beside kernels counts; the clock is never lower without.
 
     Raises:
         DescriptionError: for a cap that no clock keeps: the step's time under it would be that of another cap.
@@ -42,22 +41,29 @@ def under_cap(
         return at(1.0)
     cap = float(cap)
     works = [work_of(program, device, device.power) for program in programs]
-    clock = _clock(device.power, works, [cap] * len(works))
-    found = at(clock)
-    if not links:
-        return found
-    energy = StepEnergy(found, device.power)
-    for _ in range(TRIES):
-        closer = _clock(device.power, works, [cap - own for own in _beside(energy, works)])
-        if abs(closer - clock) <= CLOSE * clock:
-            break
-        clock, found = closer, at(closer)
+    above = clock = _clock(device.power, works, [cap] * len(works))
+    below, kept = LOWEST_CLOCK, None
+    for number in range(TRIES):
+        found = at(clock)
         energy = StepEnergy(found, device.power)
-    least = max(_most_watts(energy))
-    if clock <= LOWEST_CLOCK and least > cap:
+        closer = _clock(device.power, works, [cap - own for own in _beside(energy, works)])
+        if max(_most_watts(energy)) <= cap * (1.0 + CLOSE):
+            if clock == above or abs(closer - clock) <= CLOSE * clock:
+                return found
+            below, kept = clock, found
+        else:
+            above = clock
+        if above - below <= CLOSE * below:
+            break
+        # where what links draw falls fast with the clock, steps by it alone go round in a circle
+        clock = closer if below < closer < above and number < STEPS_BY_LINKS else (below + above) / 2
+    if kept is not None:
+        return kept
+    lowest = at(LOWEST_CLOCK)
+    if (least := max(_most_watts(StepEnergy(lowest, device.power)))) > cap:
         still = f"at {LOWEST_CLOCK:.0%} of its clock {device.name} still draws {least:.4g} W on this"
         raise fail("power_cap", f"{still}; give more than that", cap)
-    return found
+    return lowest
 
 
 def _clock(power: Power, works: Sequence[Sequence[Work]], caps: Sequence[float]) -> float:

@@ -80,7 +80,6 @@ def simulate(
     scales: Scales = EXACT,
     max_classes: int | None = None,
     differences: Differences | None = None,
-    links_under_cap: bool = True,
 ) -> Simulation:
     """Simulate one training step; grid and micro-batch must be concrete.
 
@@ -88,8 +87,6 @@ def simulate(
 
     With `max_classes`, a job whose ranks fall into more classes than that is simulated without
     contention on global links, which is what makes classes many; the result says so.
-
-    Without `links_under_cap` a power cap counts what kernels draw alone: no step takes longer for it than with it.
     """
     work = Priced.of(job, schedule)
     cast, programs, calls, axes, prices = work.cast, work.programs, work.calls, work.groups, work.prices
@@ -124,7 +121,7 @@ def simulate(
         parts = tuple(Part(*one) for one in ran)
         return Simulation(job, cast.communicators, parts, partition, prices, slowness, typical, left_out, clock)
 
-    return under_cap(job, programs, at, links=links_under_cap)
+    return under_cap(job, programs, at)
 
 
 def _run(programs: list[Program], setting: Setting, engine: Engine) -> list[Timeline]:

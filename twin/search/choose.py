@@ -141,8 +141,11 @@ def _among_strategies(
 def _worth_simulating(candidates: list[Job]) -> list[Job]:
     """Leave out, of candidates that are long to simulate, those that a rehearsal finds slower.
 
-    Under a pipeline there is none: micro-steps that fill it are not like others.
+    Under a pipeline there is none: micro-steps that fill it are not like others. Nor under a power cap, as the clock
+    depends on how much of the step is which kernel.
     """
+    if candidates and candidates[0].power_cap_watts is not None:
+        return candidates
     long = [job for job in candidates if job.micro_steps > LONG and job.concrete_grid.depth == 1]
     if len(long) < 2:
         return candidates

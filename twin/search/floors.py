@@ -53,7 +53,7 @@ def _of_group(base: Job, group: Sequence[Candidate]) -> list[float]:
     small = strategy.rehearsal(jobs[0])
     if small is None:
         return [0.0] * len(jobs)
-    pieces = Pieces(simulate(small, engine="folded", links_under_cap=False))
+    pieces = Pieces(simulate(uncapped(small), engine="folded"))
     return [strategy.floor_seconds(job, pieces) for job in jobs]
 
 
@@ -67,13 +67,18 @@ def closer_floor(job: Job) -> float:
     @cache
     def pieces() -> Pieces | None:
         small = strategy.rehearsal(job)
-        return None if small is None else Pieces(simulate(small, engine="folded", links_under_cap=False))
+        return None if small is None else Pieces(simulate(uncapped(small), engine="folded"))
 
     def seconds(text: str) -> float:
         found = pieces()
         return 0.0 if found is None else found(text)
 
     return max(strategy.closer_floor_seconds(job, seconds, partial(hop_seconds, job)), _moving_seconds(job))
+
+
+def uncapped(job: Job) -> Job:
+    """Leave a power cap out: a rehearsal's kernels draw otherwise than the job's, and its clock may be lower."""
+    return job if job.power_cap_watts is None else job.model_copy(update={"power_cap_watts": None})
 
 
 def hop_seconds(job: Job) -> float:

@@ -205,6 +205,8 @@ def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
     kind = NCCL_TESTS.get(row["collective"], row["collective"])
     if kind not in TABLED:
         return f"collective {row['collective']!r} is not known"
+    if "SHARP" in f"{row.get('algorithm')}":
+        return "reductions in the switches between nodes (SHARP), which are not modelled"
     if not as_chosen(row):
         return "algorithms that were forced upon the library"
     placement = _where(row, machine, kind)
