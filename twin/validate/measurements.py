@@ -54,6 +54,7 @@ SIZES = SUFFIXES["_bytes"]
 
 TABLED: tuple[CollectiveKind, ...] = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "all_to_all", "send")
 """Collectives that are compared with measurements."""
+FORCED = "algorithms that were forced upon the library"
 SMALL, LARGE = 4 * MIB, 64 * MIB
 """Below, latencies and choices of protocol decide; from there on, bandwidth."""
 
@@ -205,10 +206,9 @@ def _collective(row: Mapping[str, Any]) -> tuple[float, str] | str:
     kind = NCCL_TESTS.get(row["collective"], row["collective"])
     if kind not in TABLED:
         return f"collective {row['collective']!r} is not known"
-    if "SHARP" in f"{row.get('algorithm')}":
-        return "reductions in the switches between nodes (SHARP), which are not modelled"
     if not as_chosen(row):
-        return "algorithms that were forced upon the library"
+        sharp = "SHARP" in str(row["algorithm"])
+        return "reductions in the switches between nodes (SHARP), which are not modelled" if sharp else FORCED
     placement = _where(row, machine, kind)
     if isinstance(placement, str):
         return placement
