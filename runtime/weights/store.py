@@ -242,9 +242,10 @@ class ParameterStore:
         self.compute[start:stop].copy_(weights)
         if self.rounds:
             for place in self.owned.within(start, stop):
-                # on the device into the master's type: a copy to the host that converts goes by pageable memory
-                own = weights[place.start - start : place.stop - start].to(self.master_type)
-                self.master_of(place).copy_(own)
+                own, master = weights[place.start - start : place.stop - start], self.master_of(place)
+                if master.device != own.device:  # a copy to the host that converts goes by pageable memory
+                    own = own.to(self.master_type)
+                master.copy_(own)
 
     def publish(self) -> None:
         """Round this rank's master weights to what layers compute with."""
