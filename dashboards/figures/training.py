@@ -35,7 +35,7 @@ PANELS = {
     "gradient_norm": "gradient norm",
     "learning_rate": "learning rate",
     "model_flops_utilisation": "MFU, share of peak",
-    "memory_bytes": "memory of rank 0 (on CPUs of its process)",
+    "memory_bytes": "memory of rank 0",
     "seconds": "time of a step",
 }
 

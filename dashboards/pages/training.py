@@ -184,6 +184,7 @@ def _figure_card(name: str, figure: Any) -> Component:
         "went back to a checkpoint; crosses: warnings of --watch; squares: stopped by a signal.",
         "tokens_per_second": "Dashed: the rate that the twin predicts, where the same job was simulated.",
         "model_flops_utilisation": "Of the devices' peak, where the machine's description is of this device.",
+        "memory_bytes": "Of its device; on CPUs of its whole process, where the page Memory counts the rank's tensors.",
     }.get(name, "")
     title = PANELS[name][0].upper() + PANELS[name][1:]
     return card(title, words, graph(f"training-{name}", figure, label=title, height=HEIGHTS.get(name, 280)))
