@@ -49,6 +49,10 @@ class FiniteCheck:
         self._look(op, result)
         return result
 
+    def received(self, op: Op, came: torch.Tensor) -> None:
+        """Look at a message that another stage sent, where none has been started and waited for by name."""
+        self._look(op, came)
+
     def _look(self, op: Op, result: object) -> None:
         self._count += 1
         if self.first is None and not _finite(result):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -10,6 +11,7 @@ from runtime.parallel.mesh import Mesh
 from runtime.step.trainee import MicroBatch
 from runtime.strategies.megatron.assembly import trainee_in
 from runtime.strategies.megatron.context import MegatronContext
+from runtime.strategies.megatron.messages import Messages
 from runtime.strategies.megatron.ranks import PIPELINE, Ranks
 from runtime.strategies.megatron.trainee import MegatronTrainee
 from runtime.train.diagnosis import find_non_finite
@@ -130,8 +132,15 @@ def asked(worker: Any, grid: dict[str, int], axes: dict[str, int], **options: An
     return loss.item(), logits.tolist()
 
 
-def overflows(worker: Any, grid: dict[str, int], axes: dict[str, int], weight: str, **options: Any) -> str:
-    """What is said of a step in which a product with huge weights overflows."""
+def overflows(
+    worker: Any, grid: dict[str, int], axes: dict[str, int], weight: str, *, named: bool = True, **options: Any
+) -> str:
+    """What is said of a step in which a product with huge weights overflows; messages named, or as NCCL sends them."""
+    with patch.object(Messages, "are_named", named):
+        return _overflows(worker, grid, axes, weight, **options)
+
+
+def _overflows(worker: Any, grid: dict[str, int], axes: dict[str, int], weight: str, **options: Any) -> str:
     del grid
     job = describe(axes, **options)
     trainee = build(job, mesh_of(worker, job), torch.float32)

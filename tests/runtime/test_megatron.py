@@ -186,12 +186,15 @@ def test_forward_passes_alone_see_what_training_sees(pool: Any, axes: dict[str, 
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("named", [True, False], ids=["gloo", "as NCCL sends"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_the_first_number_that_is_none_is_named_where_it_arises_and_not_where_it_is_sent(pool: Any, rank: int) -> None:
+def test_the_first_number_that_is_none_is_named_where_it_arises_and_not_where_it_is_sent(
+    pool: Any, rank: int, named: bool
+) -> None:
     """A later stage has done fewer ops when it receives what an earlier one made of its weights."""
     job, weight = describe(PIPELINE), f"blocks.{2 * rank + 1}.mlp_up.weight"
     task = "tests.runtime.megatron_tasks:overflows"
-    for said in pool.run(task, 2, grid=as_four_d(job), axes=PIPELINE, weight=weight):
+    for said in pool.run(task, 2, grid=as_four_d(job), axes=PIPELINE, weight=weight, named=named):
         assert f"first on rank {rank} (pipeline {rank}" in said
         assert f"micro0/F/block{2 * rank + 1}/mlp_up/gemm" in said
 

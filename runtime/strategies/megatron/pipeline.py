@@ -142,6 +142,17 @@ class Stage(PipelineStage):
         found = super().get_bwd_send_ops(bwd_chunk_id)
         return self._messages.named(found, self.place.chunk, bwd_chunk_id, "send", forward=False)
 
+    # PyTorch's own names: where they are others, numbers that came are looked at in what is made of them
+    def _retrieve_recv_activations(self, fwd_chunk_id: int) -> Any:
+        found = super()._retrieve_recv_activations(fwd_chunk_id)
+        self._messages.received(found, self.place.chunk, fwd_chunk_id, forward=True)
+        return found
+
+    def _retrieve_recv_grads(self, bwd_chunk_id: int) -> Any:
+        found = super()._retrieve_recv_grads(bwd_chunk_id)
+        self._messages.received(found, self.place.chunk, bwd_chunk_id, forward=False)
+        return found
+
     def _warmup_forward_vote(self, has_backward: bool, received_acc: Any = None) -> Any:
         if self.context.initialised:
             with self._meeting():
