@@ -4,14 +4,14 @@
   "…", "input": "…", "output": "…"}`, ShareGPT's `{"conversations": [{"from": "human", "value": "…"}, …]}`.
 * What the assistant says counts as a target, with what ends its turn; all else is only read.
 * A template of one's own is Jinja text, as tokenizers carry it (`chat_template`); a stranger's is code, so it runs in
-  Jinja's sandbox, and what it writes has a limit.
+  Jinja's sandbox, and what it writes has a limit. The tokens that it names are those of the tokenizer beside it.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,15 @@ from twin.description.problems import fail
 
 ASSISTANT = "assistant"
 ROLES = {"human": "user", "gpt": ASSISTANT, "user": "user", "system": "system", ASSISTANT: ASSISTANT, "tool": "tool"}
-MAX_TEMPLATE_BYTES, MAX_WRITTEN = 1 << 18, 1 << 22
+MAX_TEMPLATE_BYTES, MAX_CONFIG_BYTES, MAX_WRITTEN = 1 << 18, 1 << 24, 1 << 22
+OF_TOKENS = ("tokenizer_config.json", "special_tokens_map.json")
+"""Files of a tokenizer that say what its tokens at the begin and at the end are."""
 OF_TEMPLATES = (ArithmeticError, TypeError, AttributeError, LookupError, RecursionError, MemoryError)
 """Errors that a template may end with when it runs, besides Jinja's own."""
+UNWRITTEN = ("tools", "functions", "tool_calls", "function_call", "reasoning_content")
+"""Keys of conversations, and of turns, that the templates here have no place for."""
+TOKENS = ("bos_token", "eos_token")
+"""Names that templates write the tokens at the begin and at the end by."""
 LAYOUTS = "messages, prompt and completion, instruction and output, or conversations"
 
 
@@ -33,6 +39,8 @@ class Message:
 
     role: str
     content: str
+    counts: bool = True
+    """Whether an answer is learnt, and not only read."""
 
 
 @dataclass(frozen=True)
@@ -59,24 +67,45 @@ def conversations(paths: Iterable[Path], template: Template) -> Iterator[Marked]
             written = template(messages)
         except ValueError as error:
             raise fail(where, str(error)) from None
-        if not any(piece.counts and piece.text for piece in written.pieces):
+        if not any(message.role == ASSISTANT and message.counts and message.content for message in messages):
             raise fail(where, "has no answer of the assistant to learn; leave it out")
         yield written
 
 
 def messages_of(value: dict[str, Any], where: str) -> list[Message]:
     """Read one conversation in any of the layouts; raises DescriptionError."""
+    _refuse_unwritten(value, where)
+    begin = [_said("system", value, "system", where)] if value.get("system") else []
     if "messages" in value:
-        return _turns(value["messages"], "role", "content", f"{where}: messages")
+        return [*begin, *_turns(value["messages"], "role", "content", f"{where}: messages")]
     if "conversations" in value:
-        return _turns(value["conversations"], "from", "value", f"{where}: conversations")
+        return [*begin, *_turns(value["conversations"], "from", "value", f"{where}: conversations")]
     if "prompt" in value and "completion" in value:
-        return [_said("user", value, "prompt", where), _said(ASSISTANT, value, "completion", where)]
+        return [*begin, _said("user", value, "prompt", where), _said(ASSISTANT, value, "completion", where)]
     if "instruction" in value and "output" in value:
         asked = _said("user", value, "instruction", where).content
         more = _said("user", value, "input", where).content if value.get("input") else ""
-        return [Message("user", f"{asked}\n\n{more}" if more else asked), _said(ASSISTANT, value, "output", where)]
+        turn = Message("user", f"{asked}\n\n{more}" if more else asked)
+        return [*begin, *_history(value.get("history"), where), turn, _said(ASSISTANT, value, "output", where)]
     raise fail(where, f"is no conversation: it has {', '.join(value) or 'no keys'}; expected {LAYOUTS}")
+
+
+def _refuse_unwritten(value: dict[str, Any], where: str) -> None:
+    """Refuse what would be left out of the text, and change what the rest means."""
+    for key in UNWRITTEN:
+        if value.get(key):
+            raise fail(f"{where}: {key}", "is not written out by Fourfold's templates; take it out, or into the text")
+
+
+def _history(turns: Any, where: str) -> list[Message]:
+    """Read the turns before an instruction: pairs of what was asked and answered, which are learnt too."""
+    found = []
+    for number, pair in enumerate([] if turns is None else turns):
+        place = f"{where}: history.{number}"
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
+            raise fail(place, "expected a pair of texts, asked and answered", pair)
+        found += [Message("user", pair[0]), Message(ASSISTANT, pair[1])]
+    return found
 
 
 def _turns(turns: Any, role: str, content: str, where: str) -> list[Message]:
@@ -88,7 +117,12 @@ def _turns(turns: Any, role: str, content: str, where: str) -> list[Message]:
         said_by = turn.get(role) if isinstance(turn, dict) else None
         if not isinstance(said_by, str) or said_by not in ROLES:
             raise fail(place, f"expected {role}: {', '.join(ROLES)}, and {content}", turn)
-        found.append(_said(ROLES[said_by], turn, content, place))
+        _refuse_unwritten(turn, place)
+        said = _said(ROLES[said_by], turn, content, place)
+        weight = turn.get("weight")
+        if weight is not None and weight not in (0, 1):
+            raise fail(f"{place}: weight", "expected 0, for an answer that is only read, or 1", weight)
+        found.append(said if weight is None else replace(said, counts=bool(weight)))
     return found
 
 
@@ -106,7 +140,7 @@ def chatml(messages: list[Message]) -> Marked:
     """
     pieces = []
     for message in messages:
-        said = message.role == ASSISTANT
+        said = message.role == ASSISTANT and message.counts
         pieces += [
             Piece(f"<|im_start|>{message.role}\n", counts=False),
             Piece(message.content, counts=said, special=False),  # a turn that quotes `<|im_end|>` does not end there
@@ -118,7 +152,7 @@ def chatml(messages: list[Message]) -> Marked:
 
 def template_of(path: Path) -> Template:
     """Read a template: Jinja text, or the `chat_template` of a `tokenizer_config.json`; raises DescriptionError."""
-    from jinja2 import TemplateError  # noqa: PLC0415  nothing else of data needs it
+    from jinja2 import TemplateError, meta  # noqa: PLC0415  nothing else of data needs it
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # noqa: PLC0415
 
     text, known = _template_text(path)
@@ -127,14 +161,25 @@ def template_of(path: Path) -> Template:
     environment.filters["tojson"] = json.dumps
     try:
         compiled = environment.from_string(text)
+        named = meta.find_undeclared_variables(environment.parse(text))
     except (TemplateError, SyntaxError, RecursionError, MemoryError) as error:  # Python compiles what Jinja made of it
         raise fail(str(path), f"is not a template of Jinja: {error}") from None
+
+    if known is None:
+        if missing := sorted(named.intersection(TOKENS)):
+            raise fail(
+                str(path),
+                f"names {missing[0]}, and neither {OF_TOKENS[0]} nor {OF_TOKENS[1]} is beside it, which "
+                "would say what that is; put the tokenizer's there",
+            )
+        known = {}
+    given = {"tools": None, "documents": None, **known}
 
     def written(messages: list[Message], *, prompt: bool = False) -> str:
         turns = [{"role": m.role, "content": m.content} for m in messages]
         found, length = [], 0
         try:
-            for piece in compiled.generate(messages=turns, add_generation_prompt=prompt, **known):
+            for piece in compiled.generate(messages=turns, add_generation_prompt=prompt, **given):
                 found.append(piece)
                 length += len(piece)
                 if length > MAX_WRITTEN:
@@ -160,7 +205,8 @@ def _marked(messages: list[Message], written: Callable[..., str]) -> Marked:
                 f"the template does not write turn {number} as a continuation of the turns before; "
                 "its answers cannot be told from the rest"
             )
-        pieces += [Piece(whole[done : len(begin)], counts=False), Piece(whole[len(begin) : len(end)], counts=True)]
+        answer = Piece(whole[len(begin) : len(end)], counts=message.counts)
+        pieces += [Piece(whole[done : len(begin)], counts=False), answer]
         done = len(end)
     return Marked((*pieces, Piece(whole[done:], counts=False)))
 
@@ -169,22 +215,36 @@ def _refuse(message: str) -> None:
     raise ValueError(f"the template refuses it: {message}")
 
 
-def _template_text(path: Path) -> tuple[str, dict[str, str]]:
+def _template_text(path: Path) -> tuple[str, dict[str, str] | None]:
+    """Read a template, and the tokens that it may name; None where nothing says them."""
+    if path.suffix == ".json":
+        config = _config(path)
+        if not isinstance(config, dict) or not isinstance(config.get("chat_template"), str):
+            raise fail(str(path), "has no text under chat_template; give a file of Jinja text")
+        return config["chat_template"], _tokens(config)
+    text = _text(path, MAX_TEMPLATE_BYTES)
+    beside = next((path.parent / name for name in OF_TOKENS if (path.parent / name).is_file()), None)
+    return text, None if beside is None else _tokens(_config(beside))
+
+
+def _text(path: Path, most: int) -> str:
     try:
-        if path.stat().st_size > MAX_TEMPLATE_BYTES:
-            raise fail(str(path), f"too large for a template; at most {MAX_TEMPLATE_BYTES >> 10} KiB are read")
-        text = path.read_text(encoding="utf-8")
+        if path.stat().st_size > most:
+            raise fail(str(path), f"too large for a template; at most {most >> 10} KiB are read")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise fail(str(path), f"cannot be read: {error}") from None
-    if path.suffix != ".json":
-        return text, {"bos_token": "", "eos_token": ""}
+
+
+def _config(path: Path) -> Any:
     try:
-        config = json.loads(text)
+        return json.loads(_text(path, MAX_CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
         raise fail(str(path), f"is not JSON: {error}") from None
-    if not isinstance(config, dict) or not isinstance(config.get("chat_template"), str):
-        raise fail(str(path), "has no text under chat_template; give a file of Jinja text")
-    return config["chat_template"], {name: _token(config.get(name)) for name in ("bos_token", "eos_token")}
+
+
+def _tokens(config: Any) -> dict[str, str]:
+    return {name: _token(config.get(name) if isinstance(config, dict) else None) for name in TOKENS}
 
 
 def _token(value: Any) -> str:

@@ -115,7 +115,8 @@ class Source:
         if single is not None:
             self._index: dict[str, str] | None = None
             return {single.name: self._opened(single)}
-        if (folder / INDEX).exists():
+        # with both the one file counts, as Hugging Face's loaders take it: an index may be left over from before
+        if (folder / INDEX).exists() and not (folder / SINGLE).exists():
             self._index = _read_index(folder / INDEX)
             names = sorted(set(self._index.values()))
             return {name: self._opened(folder / name) for name in names}

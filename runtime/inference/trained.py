@@ -14,6 +14,7 @@ from typing import Any
 from runtime.checkpoint.directory import newest_first, step_of
 from runtime.data.manifest import OF_TOKENIZER, TOKENIZER
 from runtime.data.tokenizer import ByteTokenizer, JsonTokenizer, Tokenizer, load_tokenizer
+from runtime.data.words import has_words, words_of
 from runtime.plan.options import located
 from runtime.records.run_directory import CHECKPOINTS, COMPANIONS, IMPORTED, JOB, RUN, examine_run
 from twin.description.job import Job
@@ -71,6 +72,7 @@ class TrainedRun:
 
     def check_tokenizer(self, manifest: Mapping[str, Any], directory: Path) -> None:
         """Refuse a data set of another tokenizer: its tokens would be other words to the model."""
+        self._check_words(manifest, directory)
         if self.imported:
             return  # it has no data set to compare with
         for key in OF_TOKENIZER:
@@ -80,6 +82,28 @@ class TrainedRun:
                     f"has {key} {manifest[key]}, but the run was trained with {self.data.get(key)}; give a data set "
                     "made with the tokenizer of the run, or text",
                 )
+
+    def _check_words(self, manifest: Mapping[str, Any], directory: Path) -> None:
+        """Compare word by word with the tokenizer that is known of the model: equal sizes are no equal words."""
+        known, where = self._words()
+        if known is None or where.parent == directory:
+            return
+        used = None if manifest.get("tokenizer") == "bytes" else words_of(directory / TOKENIZER)
+        if not has_words(used, known):
+            what = "bytes" if used is None else f"tokens of {directory / TOKENIZER}"
+            raise fail(
+                str(directory),
+                f"is in {what}, which are other words to a model that knows those of {where}; build it with that one "
+                f"(`fourfold data DIR --tokenizer {where}`), or give text",
+            )
+
+    def _words(self) -> tuple[Mapping[str, int] | None, Path]:
+        """Return the words that the model knows, and where that is said: beside its weights, or beside its data."""
+        beside = self.folder / COMPANIONS / TOKENIZER
+        if self.imported or self.data.get("tokenizer") == "bytes":
+            return (words_of(beside) if self.imported else None), beside
+        trained = Path(parts_of(self.job.train.data)[0].path) / TOKENIZER
+        return words_of(trained), trained
 
 
 def open_run(path: Path, overrides: Sequence[str], ranks: int, step: int | None) -> TrainedRun:

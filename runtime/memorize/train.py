@@ -97,10 +97,12 @@ def _ask(
     asked = [(times, int(text)) for times, numbers in sorted(buckets.items()) for text in numbers]
     windows = torch.from_numpy(pool.texts[[text for _, text in asked]])
     written = continue_greedily(trainee, windows[:, :prefix], count, advance)
-    drops = never_counted(job, windows, length, texts.shift)
+    # what comes once never moves
+    drops = {more: never_counted(job, windows, length, texts.shift if more else 0) for more in (False, True)}
     judged = []
     for row, (times, text) in enumerate(asked):
-        known = None if drops is None or times == 0 else drops[row, prefix - 1 : prefix - 1 + count].tolist()
+        own = None if times == 0 else drops[times > 1]
+        known = None if own is None else own[row, prefix - 1 : prefix - 1 + count].tolist()
         true = windows[row, prefix : prefix + count].tolist()
         judged.append({"repeats": times, "text": text, **judge(true, written[row].tolist(), known).as_json()})
     return judged

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from runtime.checkpoint.fit import check_file
 from runtime.checkpoint.full_model import shape_of
 from runtime.checkpoint.tensor_file import TensorFile, UnusableFileError
 from runtime.data.manifest import TOKENIZER
-from runtime.data.tokenizer import MAX_TOKENIZER_BYTES
+from runtime.data.words import has_words, words_of
 from runtime.huggingface.companions import companions_of
 from runtime.huggingface.families import parameters
 from runtime.huggingface.peft_in import family_of, read_adapters
@@ -68,7 +65,7 @@ def _check_words(given: str, sources: Sources) -> None:
     if came is None or known is None:
         return
     used = None if sources.parts[0].manifest.tokenizer == "bytes" else words_of(sources.directory / TOKENIZER)
-    if used is not None and all(used.get(word) == number for word, number in known.items()):
+    if has_words(used, known):
         return
     what = "bytes" if used is None else f"tokens of {sources.directory / TOKENIZER}"
     raise fail(
@@ -78,33 +75,3 @@ def _check_words(given: str, sources: Sources) -> None:
         "for a model that is to learn new words",
         str(sources.directory),
     )
-
-
-def words_of(path: Path) -> dict[str, int] | None:
-    """Return the numbers of a tokenizer's words, of a file of the `tokenizers` library; None if it tells of none.
-
-    Read as JSON: the library is not needed for that.
-    """
-    try:
-        if not path.is_file() or path.stat().st_size > MAX_TOKENIZER_BYTES:
-            return None
-        described = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(described, Mapping) or not isinstance(model := described.get("model"), Mapping):
-        return None
-    found = _vocabulary(model.get("vocab"))
-    added = described.get("added_tokens")
-    for each in added if isinstance(added, list) else ():
-        if isinstance(each, Mapping) and type(each.get("id")) is int:
-            found[str(each.get("content"))] = each["id"]
-    return found or None
-
-
-def _vocabulary(given: Any) -> dict[str, int]:
-    """Read words with their numbers, or words and scores in the order of their numbers."""
-    if isinstance(given, Mapping):
-        return {str(word): number for word, number in given.items() if type(number) is int}
-    if isinstance(given, list):
-        return {str(each[0]): number for number, each in enumerate(given) if isinstance(each, list) and each}
-    return {}

@@ -22,6 +22,8 @@ from runtime.train.state import State
 
 BEST_KEY = "best"
 """In a checkpoint's `extra`: step and validation loss of the best one so far."""
+JUDGED_KEY = "judged_by"
+"""In it too: how many held-out sequences that loss is of; of others it is another loss."""
 
 
 class Saving:
@@ -31,6 +33,7 @@ class Saving:
         wanted = plan.options.checkpoints
         self.trainee, self.owned, self.state = trainee, owned, state
         self.samples_of_step = plan.job.batch.sequences
+        self._judged_by = plan.options.evaluation.sequences
         self.options = continued.options_of(plan.job, plan.options)
         self.checkpoints = Checkpoints(
             plan.out / CHECKPOINTS, mesh, keep=wanted.keep, timeout_seconds=wanted.timeout_seconds
@@ -79,8 +82,10 @@ class Saving:
         display.say(f"step {step}: the best so far, kept")
 
     def best_again(self, extra: Mapping[str, Any]) -> None:
-        """Take up which checkpoint was the best, as one that was loaded says."""
+        """Take up which checkpoint was the best, as one that was loaded says; not, if other text judged it."""
         known = extra.get(BEST_KEY)
+        if extra.get(JUDGED_KEY, self._judged_by) != self._judged_by:
+            return
         steps = self.checkpoints.steps()
         if isinstance(known, list) and len(known) == 2 and known[0] in steps and isinstance(known[1], float):
             self.state.best = int(known[0]), known[1]
@@ -121,4 +126,6 @@ class Saving:
         extra = {"gemm_modes": self.state.modes, KEY: self.state.history.as_json(), continued.KEY: self.options}
         if self.adapters is not None:
             extra[merging.KEY] = self.adapters
-        return extra if self.state.best is None else {**extra, BEST_KEY: list(self.state.best)}
+        if self.state.best is None:
+            return extra
+        return {**extra, BEST_KEY: list(self.state.best), JUDGED_KEY: self._judged_by}

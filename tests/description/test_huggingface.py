@@ -43,6 +43,18 @@ def test_both_generations_say_the_same(name):
     assert read_model(DATA / name) == older
 
 
+@pytest.mark.parametrize(
+    ("newer", "older", "share"),
+    [(1.0, 0.25, 1.0), (1.0, None, 1.0), (0.5, None, 0.5), (None, 1.0, 1.0), (None, None, 0.25)],
+)
+def test_a_neox_turns_the_share_of_its_heads_that_it_says(newer, older, share):
+    """Whole heads too: of 1.0 a quarter was made, as where nothing is said."""
+    given = {**config("gpt_neox"), "rotary_pct": older}
+    given = {key: value for key, value in given.items() if value is not None}
+    given["rope_parameters"] = {"rope_theta": 1e4, "rope_type": "default", "partial_rotary_factor": newer}
+    assert model_of(given, "m").rotary_share == share
+
+
 @pytest.mark.parametrize("name", presets())
 @pytest.mark.parametrize("without", [set(), NEW, OLD], ids=["both", "transformers 5", "transformers 4"])
 def test_presets_go_out_and_come_in(name, without):

@@ -189,7 +189,7 @@ def _llama_like(config: Config, **own: Any) -> dict[str, Any]:
     heads, hidden = config.number("num_attention_heads"), config.number("hidden_size")
     head = config.number("head_dim", default=own.pop("head", 0) or hidden // max(heads, 1))
     base, scaling, share = _rotary(config)
-    if share != 1:
+    if share not in (None, 1.0):
         config.refuse("partial_rotary_factor", "this family turns whole heads", share)
     return {
         "layers": config.number("num_hidden_layers"),
@@ -261,7 +261,8 @@ def _gpt2(config: Config) -> dict[str, Any]:
 def _gpt_neox(config: Config) -> dict[str, Any]:
     hidden = config.number("hidden_size")
     base, scaling, share = _rotary(config, "rotary_emb_base")
-    share = config.number("rotary_pct", "partial_rotary_factor", default=0.25) if share == 1 else share
+    if share is None:
+        share = config.number("rotary_pct", "partial_rotary_factor", default=0.25)
     if not config.flag("attention_bias", default=True):
         config.refuse("attention_bias", "attention without biases is not known in this family", False)
     return {
@@ -287,14 +288,15 @@ def _width(width: Any, hidden: Any) -> Any:
     return None if width == 4 * hidden else width
 
 
-def _rotary(config: Config, *older: str) -> tuple[float, RotaryScaling | None, float]:
-    """Return base, scaling and share of rotary positions; the newer form counts where both are there."""
+def _rotary(config: Config, *older: str) -> tuple[float, RotaryScaling | None, float | None]:
+    """Return base, scaling and share of rotary positions, if it is told; the newer form counts where both are there."""
     found = {**config.mapping("rope_scaling"), **config.mapping("rope_parameters")}
     given = Config(found)
     if strange := sorted(str(key) for key, value in found.items() if key not in ROTARY_KEYS and value is not None):
         given.refuse(strange[0], "is not known here; one rule for all layers is")
     base = given.number("rope_theta", default=0) or config.number("rope_theta", *older, default=10_000.0)
-    share = given.number("partial_rotary_factor", default=1.0)
+    told = found.get("partial_rotary_factor") is not None
+    share = given.number("partial_rotary_factor") if told else None
     kind, scaling = found.get("rope_type", found.get("type", "default")), None
     if kind == "linear":
         scaling = {"kind": "linear", "factor": given.number("factor")}

@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from twin.description.problems import fail
 
 
 @contextmanager
-def written_whole(target: Path, mark: str, kind: str, *, overwrite: bool) -> Iterator[Path]:
+def written_whole(
+    target: Path, mark: str, kind: str, *, overwrite: bool, own: Sequence[str] = ("*",)
+) -> Iterator[Path]:
     """Give a temporary directory beside the target, which becomes the target at the end.
 
     If anything fails it is removed. An existing directory is replaced only if `overwrite` is set
-    and it is empty or holds the file `mark`, by which its `kind` is known.
+    and it is empty or holds the file `mark`, by which its `kind` is known, and nothing else than
+    files by names that match one of `own`.
     """
     target = target.resolve()
     if target.exists():
@@ -25,6 +29,13 @@ def written_whole(target: Path, mark: str, kind: str, *, overwrite: bool) -> Ite
             raise fail(str(target), "exists already; choose another directory or pass --force")
         if not target.is_dir() or (any(target.iterdir()) and not (target / mark).is_file()):
             raise fail(str(target), f"is not a {kind}, for it has no {mark}; it will not be replaced")
+        names = sorted(entry.name for entry in target.iterdir())
+        if others := [name for name in names if not any(fnmatchcase(name, pattern) for pattern in own)]:
+            raise fail(
+                str(target),
+                f"holds {others[0]}{' and more' if others[1:] else ''} beside a {kind}, which would be lost; move "
+                "that elsewhere",
+            )
     temporary = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         temporary.mkdir(parents=True)

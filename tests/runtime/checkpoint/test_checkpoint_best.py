@@ -103,6 +103,28 @@ def test_a_best_that_finds_no_space_leaves_the_one_before(tmp_path, monkeypatch)
     assert kept(tmp_path / "run") == [6]
 
 
+def test_a_loss_of_other_held_out_text_is_no_best(tmp_path):
+    """With more sequences the same model scored 2.25 where 2.1 was the best: until it fell below, nothing was kept."""
+    trainee = tasks.tiny()
+
+    def saving_of(sequences: int) -> Saving:
+        train = {**WORSE, "evaluation": {**WORSE["evaluation"], "sequences": sequences}}
+        job = load_job(runs.write_job(tmp_path, ranks=1, grid=dict.fromkeys(AXES, 1), train=train))
+        plan = Plan(job, located(job.train), tmp_path / "run")
+        return Saving(plan, trainee, trainee.context.mesh, State(History()), None)
+
+    first = saving_of(2)
+    first.state.step = 3
+    first.judge(3, 2.1, SimpleNamespace(warn=pytest.fail, say=lambda _text: None))
+    first.close()
+    extra = first._extra()
+    for sequences, best in ((2, (3, 2.1)), (4, None)):
+        again = saving_of(sequences)
+        again.best_again(extra)
+        assert again.state.best == best
+        again.close()
+
+
 @pytest.mark.parametrize(
     ("train", "words"),
     [

@@ -55,12 +55,54 @@ def test_answers_and_their_ends_count():
 
 
 def test_a_template_of_one_s_own(tmp_path):
-    marked = template_of(template(tmp_path))(TALK)
+    marked = template_of(template(tmp_path, TEMPLATE.removeprefix("{{ bos_token }}")))(TALK)
     assert marked.text == "<user>Hi?<assistant>Ho.</s><user>More<assistant>No</s>"
     assert [p.text for p in marked.pieces if p.counts] == ["Ho.</s>", "No</s>"]
     config = {"chat_template": TEMPLATE, "bos_token": {"content": "<s>"}, "eos_token": "</s>"}
     other = template_of(template(tmp_path, json.dumps(config), "tokenizer_config.json"))(TALK)
     assert other.text == "<s>" + marked.text
+
+
+def test_a_template_s_tokens_are_those_of_the_tokenizer_beside_it(tmp_path):
+    """As Hugging Face writes them apart; an answer without its end was learnt by models that never stopped."""
+    text = (
+        "{{ bos_token }}{% if tools is not none %}[TOOLS]{% endif %}{% for m in messages %}{% if m.role == 'user' %}"
+        "[INST] {{ m.content }} [/INST]{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
+    )
+    path = template(tmp_path, text)
+    with pytest.raises(DescriptionError, match=r"names bos_token, and neither tokenizer_config\.json nor special_tok"):
+        template_of(path)
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text(json.dumps({"bos_token": "<s>", "eos_token": {"content": f"</{name[0]}>"}}))
+        marked = template_of(path)(TALK)
+        assert marked.text.startswith("<s>[INST] Hi? [/INST]Ho.")
+        assert [p.text for p in marked.pieces if p.counts] == [f"Ho.</{name[0]}>", f"No</{name[0]}>"]
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    with pytest.raises(DescriptionError, match=r"tokenizer_config\.json: is not JSON"):
+        template_of(path)
+
+
+def test_what_is_said_beside_turns_is_not_lost():
+    """A system prompt, turns before an instruction, and answers that are not to be learnt (OpenAI's `weight`)."""
+    alpaca = {"instruction": "And 2?", "output": "4", "system": "Double.", "history": [["1?", "2"]]}
+    system, *turns = messages_of(alpaca, "here")
+    assert system == Message("system", "Double.")
+    assert turns == [
+        Message("user", "1?"),
+        Message("assistant", "2"),
+        Message("user", "And 2?"),
+        Message("assistant", "4"),
+    ]
+    assert messages_of({**LAYOUTS["sharegpt"], "system": "Be brief."}, "here") == [
+        Message("system", "Be brief."),
+        *TALK,
+    ]
+    weighed = [{"role": m.role, "content": m.content} for m in TALK]
+    weighed[1]["weight"], weighed[3]["weight"] = 0, 1
+    found = messages_of({"messages": weighed}, "here")
+    assert [m.counts for m in found] == [True, False, True, True]
+    assert chatml(found).text == chatml(TALK).text
+    assert [p.text for p in chatml(found).pieces if p.counts] == ["No", "<|im_end|>"]
 
 
 @pytest.mark.parametrize(
@@ -103,6 +145,18 @@ def test_a_template_that_cannot_be_compiled_is_a_clear_error(tmp_path, text):
         ({"messages": [{"role": "user", "content": 3}]}, r"messages\.0: content = 3: expected text"),
         ({"prompt": "x", "completion": None}, "completion: expected text"),
         ({"messages": [{"role": "user", "content": "x"}]}, "has no answer of the assistant"),
+        ({"prompt": "x", "completion": ""}, "has no answer of the assistant"),
+        ({"prompt": "x", "completion": "y", "tools": [{"name": "f"}]}, "tools: is not written out by"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": 1}]}]},
+            r"messages\.0: tool_calls: is not written out by",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": "x", "weight": 0.5}]},
+            r"messages\.0: weight = 0\.5: expected 0",
+        ),
+        ({"messages": [{"role": "assistant", "content": "x", "weight": 0}]}, "has no answer of the assistant"),
+        ({"instruction": "x", "output": "y", "history": ["z"]}, r"history\.0 = 'z': expected a pair of texts"),
     ],
 )
 def test_what_is_no_conversation_is_a_clear_error(tmp_path, value, words):

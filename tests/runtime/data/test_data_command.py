@@ -102,6 +102,11 @@ def test_a_data_set_is_replaced_only_by_force(tmp_path, texts):
     assert isinstance(again.exception, DescriptionError)
     assert "pass --force" in str(again.exception)
     assert run(*arguments, "--force").exit_code == 0
+    kept = tmp_path / "set" / "raw" / "book.txt"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    assert "holds raw beside a data set of Fourfold, which would be lost" in str(run(*arguments, "--force").exception)
+    assert kept.read_text() == "mine"
 
 
 @pytest.mark.parametrize(

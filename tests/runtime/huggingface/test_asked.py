@@ -71,3 +71,18 @@ def test_an_import_has_no_steps(imported):
     assert done.returncode == 2
     assert "--step = 3:" in done.stderr
     assert "is an import: nothing has been trained" in done.stderr
+
+
+def test_a_data_set_in_other_words_is_refused(imported, tmp_path):
+    """Of a tokenizer of as many words that has two of them the other way round."""
+    described = json.loads((imported / "huggingface" / "tokenizer.json").read_text())
+    described["model"]["vocab"] |= {"w1": 0, "w0": 1}
+    tokenizer = tmp_path / "other.json"
+    tokenizer.write_text(json.dumps(described))
+    text = tmp_path / "texts.jsonl"
+    text.write_text("".join(json.dumps({"text": f"w{i % 7} w{i % 5} w2 " * 20}) + "\n" for i in range(200)))
+    made = fourfold("data", str(tmp_path / "data"), "--jsonl", str(text), "--tokenizer", str(tokenizer))
+    assert made.returncode == 0, made.stderr
+    done = fourfold("eval", str(imported), "--data", str(tmp_path / "data"))
+    assert done.returncode == 2
+    assert "which are other words to a model that knows those of" in " ".join(done.stderr.split())

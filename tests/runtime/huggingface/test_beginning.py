@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from runtime.checkpoint.full_model import export_model, open_weights
 from runtime.data.build import build_dataset
 from runtime.data.tokenizer import ByteTokenizer, JsonTokenizer
+from runtime.data.words import words_of
 from runtime.huggingface.weights import changed, check_same
-from runtime.plan.weights import words_of
 from tests.runtime import runs
 from tests.runtime.huggingface import tasks
 from twin.description.huggingface import model_of, read_config, read_model

@@ -90,6 +90,18 @@ def test_the_index_is_as_transformers_writes_it(imported, tmp_path):
     assert made["weight_map"].keys() == own["weight_map"].keys()
 
 
+def test_of_one_file_and_an_index_that_was_left_over_the_file_counts(tmp_path):
+    """As Hugging Face's loaders have it; weights of before were read without a word."""
+    folder = tmp_path / "llama"
+    shutil.copytree(tasks.DATA / "llama", folder)
+    assert (folder / "model.safetensors.index.json").exists()
+    save_file(
+        {key: torch.full_like(values, 7) for key, values in tensors(folder).items()}, folder / "model.safetensors"
+    )
+    with Source(folder, read_model(folder)) as source:
+        assert (source.read("final_norm.weight", (0,), (4,)) == 7).all()
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
 def test_another_dtype_on_the_way_out(imported, tmp_path, dtype):
     export_huggingface(imported("gpt2"), tmp_path / "out", dtype=dtype)
