@@ -8,7 +8,7 @@ import pytest
 
 from tests.strategies.pipelined import HEADS, WHOLE, B, H, S, described, parameters
 from twin.cost.memory import memory_use
-from twin.strategies import strategy_of
+from twin.strategies import load_job, strategy_of
 
 
 def held(job: Any) -> float:
@@ -137,3 +137,39 @@ def test_a_split_backward_pass_keeps_what_its_weight_gradients_read() -> None:
     options = {"micro_steps": 1, "model": {"layers": 8, "vocabulary": 64}, "recompute": True, "recompute_layers": 1}
     one, split = (activations(described(grid, schedule=order, **options)) for order in ("1f1b", "zb_h1"))
     assert split - one == pytest.approx(per_layer(grid={}), rel=0.1)
+
+
+LONG: dict[str, Any] = {"strategy": "megatron", "machine": "dgx-h100", "attention": "flash", "recompute": False}
+LAYERS, WIDTH, QUERIES, KEYS, LOCAL = 4, 1024, 16, 2, 2048
+
+
+def of_context(context: int, exchange: str = "ring", keys: int = KEYS) -> float:
+    """Activations of a rank that has as many tokens whatever the number of context ranks."""
+    model = {
+        "layers": LAYERS,
+        "hidden": WIDTH,
+        "heads": QUERIES,
+        "kv_heads": keys,
+        "sequence": LOCAL * context,
+        "vocabulary": 1024,
+    }
+    sizes = {"ranks": context, "grid": {"context": context}, "batch": {"sequences": 1, "micro_sequences": 1}}
+    return activations(load_job({**LONG, **sizes, "model": model, "context_exchange": exchange}))
+
+
+def test_what_a_rank_keeps_of_its_tokens_does_not_grow_with_the_sequence() -> None:
+    """Sums of rows were counted of the whole one: 4 GiB of a million tokens of Llama 3 8B over 64 ranks."""
+    assert of_context(2) == of_context(8) == of_context(32)
+
+
+def test_keys_and_values_of_the_whole_sequence_are_on_a_rank_that_gathers_them() -> None:
+    """With their gradients, of one layer at a time; the MLP, which goes before, has left as much as it had."""
+    few, many = (of_context(context, "all_gather") - of_context(context) for context in (64, 128))
+    assert many - few == 2 * (2 * 2 * 64 * LOCAL * KEYS * WIDTH / QUERIES)
+    assert of_context(2, "all_gather") == of_context(2)
+
+
+def test_heads_of_keys_that_are_fewer_than_the_ranks_that_trade_them_are_kept_by_each() -> None:
+    copied = 2 * 2 * LOCAL * (16 - KEYS) * WIDTH / QUERIES
+    assert of_context(16, "all_to_all") - of_context(16) == LAYERS * copied
+    assert of_context(2, "all_to_all") == of_context(2)

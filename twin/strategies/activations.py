@@ -59,7 +59,7 @@ def block_activation_bytes(
     if job.model.positions == "rotary" or job.model.qk_norm:  # as they are turned, or were normalised
         saved += own * (heads + keys) * e * job.model.head_size
     if job.attention not in UNFUSED:
-        return float(saved + FP32_BYTES * sequences * heads * job.model.sequence / attention_parts)
+        return float(saved + FP32_BYTES * own * heads)
     # batched products want heads one behind the other: copies, of keys and values for each head of queries
     copied = 3 if sequences > 1 and copies else 2 * (keys < heads)
     saved += e * own * copied * heads * job.model.head_size

@@ -25,7 +25,11 @@ def memory_by_category(job: FsdpJob) -> dict[str, float]:
     weights, gradients, own = (units.own(parts) for parts in (grid.weights, grid.gradient_parts, grid.optimizer_parts))
     fsdp = job.flavour != "deepspeed" and grid.weights > 1
     wide = FP32_BYTES if job.flavour != "deepspeed" else e
-    whole, unreduced = job.accumulate == "whole" and job.micro_steps > 1, job.kept_bytes
+    # of DeepSpeed's first stage each rank has whole gradients anyway
+    whole = (
+        job.accumulate == "whole" and job.micro_steps > 1 and (job.flavour != "deepspeed" or grid.gradient_parts > 1)
+    )
+    unreduced = job.kept_bytes
     master = 0 if fsdp or e == FP32_BYTES else FP32_BYTES
     used = {
         "weights": float((FP32_BYTES if fsdp else e) * weights),

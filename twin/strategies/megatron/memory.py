@@ -143,7 +143,8 @@ class Held:
         e, of_heads = job.element_bytes, {"sequences": local.sequences, "heads": local.heads}
         scores = score_gradient_bytes(job, **of_heads) + (score_bytes(job, **of_heads) if job.recomputes_scores else 0)
         inner = e * local.tokens * (local.mlp_up + local.mlp)
-        gradients = e * 2 * local.residual_elements + max(inner, scores - inner)  # the MLP goes before attention
+        # the MLP goes before attention
+        gradients = e * 2 * local.residual_elements + max(inner, scores + self._exchanged - inner)
         working = gradients + max([0.0, *map(self._made_again, stages)])
         loss = max(self._loss(stage) for stage in stages)
         table = 0.0 if job.order in SPLIT else max(map(self._table_gradient, stages))
@@ -151,6 +152,18 @@ class Held:
         if not counts.at_weights:
             return passing
         return max(passing, most(counts.at_weights) + max(self._weights_alone(stage) for stage in stages))
+
+    @property
+    def _exchanged(self) -> float:
+        """Bytes of keys and values of whole sequences, of one layer, and of their gradients, where ranks gather them.
+
+        Those of other ranks come beside the own ones and are put in order; the gradients are, before they go.
+        """
+        local = self.local
+        if local.grid.context == 1 or self.job.context_exchange != "all_gather":
+            return 0.0
+        whole = 2 * local.tokens * local.grid.context * local.kv_heads * self.job.model.head_size
+        return 2.0 * self.job.element_bytes * whole
 
     @property
     def _waiting_logits(self) -> float:
@@ -296,6 +309,9 @@ def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
     )
     if job.flavour == "torch" and job.sequence_parallel:  # what linears gathered is kept
         block += 2.0 * job.element_bytes * job.model.hidden * (local.tokens - local.residual_tokens)
+    if job.traders > 1:  # of more ranks than heads of keys each has its own
+        copied = local.tokens * (max(local.kv_heads, job.traders) - local.kv_heads)
+        block += 2.0 * job.element_bytes * job.model.head_size * copied
     if job.recomputes_scores and not whole and job.attention in UNFUSED:
-        block -= FP32_BYTES * local.sequences * local.heads * job.model.sequence
+        block -= FP32_BYTES * local.tokens * local.heads
     return block
