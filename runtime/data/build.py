@@ -57,7 +57,9 @@ def build_dataset(
     if not 0 < validation_fraction < 1:
         raise fail("validation_fraction", "must be above 0 and below 1", validation_fraction)
     dtype: Literal["uint16", "uint32"] = "uint16" if tokenizer.vocabulary <= 1 << 16 else "uint32"
-    own = (MANIFEST, TOKENIZER, *(f"{name}*.bin" for name in SPLITS))
+    tokens = [file_of(Path(), name) for name in SPLITS]
+    files = [file.name for each in tokens for file in (each, targets_of(each), documents_of(each))]
+    own = (MANIFEST, TOKENIZER, *files)
     with written_whole(out, MANIFEST, "data set of Fourfold", overwrite=overwrite, own=own) as folder:
         train, validation = (_Writer(file_of(folder, name), dtype, tokenizer, sequence, pack=pack) for name in SPLITS)
         with train, validation:

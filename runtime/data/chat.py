@@ -28,6 +28,8 @@ OF_TEMPLATES = (ArithmeticError, TypeError, AttributeError, LookupError, Recursi
 """Errors that a template may end with when it runs, besides Jinja's own."""
 UNWRITTEN = ("tools", "functions", "tool_calls", "function_call", "reasoning_content")
 """Keys of conversations, and of turns, that the templates here have no place for."""
+NOTHING: tuple[Any, ...] = (None, False, "", [], {}, "[]", "{}", "null")
+"""What stands there where there are none, also where all of it was written as text."""
 TOKENS = ("bos_token", "eos_token")
 """Names that templates write the tokens at the begin and at the end by."""
 LAYOUTS = "messages, prompt and completion, instruction and output, or conversations"
@@ -76,31 +78,41 @@ def messages_of(value: dict[str, Any], where: str) -> list[Message]:
     """Read one conversation in any of the layouts; raises DescriptionError."""
     _refuse_unwritten(value, where)
     begin = [_said("system", value, "system", where)] if value.get("system") else []
+    if (turns := value.get("messages", value.get("conversations"))) and begin and _is_system(turns):
+        raise fail(f"{where}: system", "is said by the first turn too; leave one of them out")
     if "messages" in value:
         return [*begin, *_turns(value["messages"], "role", "content", f"{where}: messages")]
     if "conversations" in value:
         return [*begin, *_turns(value["conversations"], "from", "value", f"{where}: conversations")]
     if "prompt" in value and "completion" in value:
-        return [*begin, _said("user", value, "prompt", where), _said(ASSISTANT, value, "completion", where)]
+        asked, answered = _said("user", value, "prompt", where), _said(ASSISTANT, value, "completion", where)
+        return [*begin, *_history(value.get("history"), where), asked, answered]
     if "instruction" in value and "output" in value:
-        asked = _said("user", value, "instruction", where).content
+        wanted = _said("user", value, "instruction", where).content
         more = _said("user", value, "input", where).content if value.get("input") else ""
-        turn = Message("user", f"{asked}\n\n{more}" if more else asked)
+        turn = Message("user", f"{wanted}\n\n{more}" if more else wanted)
         return [*begin, *_history(value.get("history"), where), turn, _said(ASSISTANT, value, "output", where)]
     raise fail(where, f"is no conversation: it has {', '.join(value) or 'no keys'}; expected {LAYOUTS}")
+
+
+def _is_system(turns: Any) -> bool:
+    first = turns[0] if isinstance(turns, list) else None
+    return isinstance(first, dict) and "system" in (first.get("role"), first.get("from"))
 
 
 def _refuse_unwritten(value: dict[str, Any], where: str) -> None:
     """Refuse what would be left out of the text, and change what the rest means."""
     for key in UNWRITTEN:
-        if value.get(key):
+        if value.get(key) not in NOTHING:
             raise fail(f"{where}: {key}", "is not written out by Fourfold's templates; take it out, or into the text")
 
 
 def _history(turns: Any, where: str) -> list[Message]:
     """Read the turns before an instruction: pairs of what was asked and answered, which are learnt too."""
     found = []
-    for number, pair in enumerate([] if turns is None else turns):
+    if turns is not None and not isinstance(turns, list):
+        raise fail(f"{where}: history", "expected a list of pairs of texts", turns)
+    for number, pair in enumerate(turns or []):
         place = f"{where}: history.{number}"
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(each, str) for each in pair):
             raise fail(place, "expected a pair of texts, asked and answered", pair)
@@ -165,14 +177,12 @@ def template_of(path: Path) -> Template:
     except (TemplateError, SyntaxError, RecursionError, MemoryError) as error:  # Python compiles what Jinja made of it
         raise fail(str(path), f"is not a template of Jinja: {error}") from None
 
-    if known is None:
-        if missing := sorted(named.intersection(TOKENS)):
-            raise fail(
-                str(path),
-                f"names {missing[0]}, and neither {OF_TOKENS[0]} nor {OF_TOKENS[1]} is beside it, which "
-                "would say what that is; put the tokenizer's there",
-            )
-        known = {}
+    if missing := sorted(named.intersection(TOKENS).difference(known)):
+        raise fail(
+            str(path),
+            f"names {missing[0]}, which neither {OF_TOKENS[0]} nor {OF_TOKENS[1]} beside it says; put the tokenizer's "
+            "there",
+        )
     given = {"tools": None, "documents": None, **known}
 
     def written(messages: list[Message], *, prompt: bool = False) -> str:
@@ -215,16 +225,26 @@ def _refuse(message: str) -> None:
     raise ValueError(f"the template refuses it: {message}")
 
 
-def _template_text(path: Path) -> tuple[str, dict[str, str] | None]:
-    """Read a template, and the tokens that it may name; None where nothing says them."""
+def _template_text(path: Path) -> tuple[str, dict[str, str]]:
+    """Read a template, and the tokens that files of its tokenizer tell of, itself among them; "" is none."""
+    told: list[Any] = []
     if path.suffix == ".json":
         config = _config(path)
         if not isinstance(config, dict) or not isinstance(config.get("chat_template"), str):
             raise fail(str(path), "has no text under chat_template; give a file of Jinja text")
-        return config["chat_template"], _tokens(config)
-    text = _text(path, MAX_TEMPLATE_BYTES)
-    beside = next((path.parent / name for name in OF_TOKENS if (path.parent / name).is_file()), None)
-    return text, None if beside is None else _tokens(_config(beside))
+        text = config["chat_template"]
+        if len(text.encode()) > MAX_TEMPLATE_BYTES:
+            raise fail(str(path), f"too large for a template; at most {MAX_TEMPLATE_BYTES >> 10} KiB are read")
+        told.append(config)
+    else:
+        text = _text(path, MAX_TEMPLATE_BYTES)
+    told += [_config(path.parent / name) for name in OF_TOKENS if (path.parent / name).is_file()]
+    known: dict[str, str] = {}
+    for each in told:
+        for name in TOKENS:
+            if isinstance(each, dict) and name in each:
+                known.setdefault(name, _token(each[name]))
+    return text, known
 
 
 def _text(path: Path, most: int) -> str:
@@ -241,10 +261,6 @@ def _config(path: Path) -> Any:
         return json.loads(_text(path, MAX_CONFIG_BYTES))
     except (ValueError, RecursionError) as error:
         raise fail(str(path), f"is not JSON: {error}") from None
-
-
-def _tokens(config: Any) -> dict[str, str]:
-    return {name: _token(config.get(name) if isinstance(config, dict) else None) for name in TOKENS}
 
 
 def _token(value: Any) -> str:

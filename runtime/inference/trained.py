@@ -6,13 +6,14 @@ wrong is said before any rank starts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runtime.checkpoint.directory import newest_first, step_of
-from runtime.data.manifest import OF_TOKENIZER, TOKENIZER
+from runtime.data.manifest import MANIFEST, OF_TOKENIZER, TOKENIZER
 from runtime.data.tokenizer import ByteTokenizer, JsonTokenizer, Tokenizer, load_tokenizer
 from runtime.data.words import has_words, words_of
 from runtime.plan.options import located
@@ -100,10 +101,23 @@ class TrainedRun:
     def _words(self) -> tuple[Mapping[str, int] | None, Path]:
         """Return the words that the model knows, and where that is said: beside its weights, or beside its data."""
         beside = self.folder / COMPANIONS / TOKENIZER
-        if self.imported or self.data.get("tokenizer") == "bytes":
-            return (words_of(beside) if self.imported else None), beside
+        if self.imported or beside.is_file():
+            return words_of(beside), beside
+        if self.data.get("tokenizer") == "bytes":
+            return None, beside
         trained = Path(parts_of(self.job.train.data)[0].path) / TOKENIZER
-        return words_of(trained), trained
+        return (words_of(trained) if self._was_trained_on(trained.parent) else None), trained
+
+    def _was_trained_on(self, directory: Path) -> bool:
+        """Tell whether a data set is still what the run was trained on first, and no other that lies there now."""
+        first: Any = self.data
+        if isinstance(mixture := self.data.get("mixture"), list) and mixture and isinstance(mixture[0], Mapping):
+            first = mixture[0].get("data")
+        try:
+            written = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+            return bool(written["train"]["sha256"] == first["train"]["sha256"])
+        except (OSError, ValueError, RecursionError, KeyError, TypeError):
+            return False
 
 
 def open_run(path: Path, overrides: Sequence[str], ranks: int, step: int | None) -> TrainedRun:

@@ -82,14 +82,16 @@ class Saving:
         display.say(f"step {step}: the best so far, kept")
 
     def best_again(self, extra: Mapping[str, Any]) -> None:
-        """Take up which checkpoint was the best, as one that was loaded says; not, if other text judged it."""
+        """Take up which checkpoint was the best, as one that was loaded says.
+
+        If so many sequences more or fewer judged it the next one that is judged is the best; until then it is kept.
+        """
         known = extra.get(BEST_KEY)
-        if extra.get(JUDGED_KEY, self._judged_by) != self._judged_by:
-            return
+        equally = extra.get(JUDGED_KEY, self._judged_by) == self._judged_by
         steps = self.checkpoints.steps()
         if isinstance(known, list) and len(known) == 2 and known[0] in steps and isinstance(known[1], float):
-            self.state.best = int(known[0]), known[1]
-            self.checkpoints.best = self.state.best[0]
+            self.state.best = (int(known[0]), known[1]) if equally else None
+            self.checkpoints.best = int(known[0])
 
     def forget_best_after(self, step: int) -> None:
         """Give up the best checkpoint, if it was of a later step than the run went back to."""

@@ -199,6 +199,16 @@ def test_the_first_number_that_is_none_is_named_where_it_arises_and_not_where_it
         assert f"micro0/F/block{2 * rank + 1}/mlp_up/gemm" in said
 
 
+@pytest.mark.process
+@pytest.mark.parametrize("options", [V, DUAL], ids=["zb_v", "dualpipe_v"])
+def test_stages_of_one_rank_hand_on_without_messages(pool: Any, options: dict[str, Any]) -> None:
+    job = describe(PIPELINE, **options)
+    found = {"grid": as_four_d(job), "axes": PIPELINE, "weight": "blocks.2.mlp_up.weight", "named": False, **options}
+    for said in pool.run("tests.runtime.megatron_tasks:overflows", 2, **found):
+        assert "first on rank" in said
+        assert "block2/mlp_up/gemm" in said
+
+
 @pytest.mark.parametrize(
     ("axes", "options", "remedy"),
     [

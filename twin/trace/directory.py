@@ -29,22 +29,27 @@ def written_whole(
             raise fail(str(target), "exists already; choose another directory or pass --force")
         if not target.is_dir() or (any(target.iterdir()) and not (target / mark).is_file()):
             raise fail(str(target), f"is not a {kind}, for it has no {mark}; it will not be replaced")
-        names = sorted(entry.name for entry in target.iterdir())
-        if others := [name for name in names if not any(fnmatchcase(name, pattern) for pattern in own)]:
-            raise fail(
-                str(target),
-                f"holds {others[0]}{' and more' if others[1:] else ''} beside a {kind}, which would be lost; move "
-                "that elsewhere",
-            )
+        _refuse_others(target, kind, own)
     temporary = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         temporary.mkdir(parents=True)
         yield temporary
+        if target.exists():  # it may have taken hours
+            _refuse_others(target, kind, own)
         _replace(target, temporary)
     except OSError as error:
         raise fail(str(target), f"cannot be written: {error.strerror}") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _refuse_others(target: Path, kind: str, own: Sequence[str]) -> None:
+    """Refuse to replace a directory that holds what nobody here wrote; but for what file systems leave behind."""
+    known = (*own, ".nfs*", ".DS_Store")
+    names = sorted(entry.name for entry in target.iterdir())
+    if others := [name for name in names if not any(fnmatchcase(name, pattern) for pattern in known)]:
+        more = " and more" if others[1:] else ""
+        raise fail(str(target), f"holds {others[0]}{more} beside a {kind}, which would be lost; move that elsewhere")
 
 
 def _replace(directory: Path, new: Path) -> None:

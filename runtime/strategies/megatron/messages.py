@@ -46,10 +46,11 @@ class Messages:
     def received(self, came: Sequence[torch.Tensor | None], chunk: int, micro: int, *, forward: bool) -> None:
         """Show what came to a listener that looks at numbers, where it has not heard of the message by its name."""
         look = getattr(self.context.ops.listener, "received", None)
-        if look is not None and not self.are_named:
-            for each in came:
-                if each is not None:
-                    look(self._op(chunk, micro, "receive", each, forward=forward), each)
+        if look is None or self.are_named or self._pipeline.incoming(self._rank, chunk, forward=forward) is None:
+            return  # what a rank's own stages hand on is no message
+        for each in came:
+            if each is not None:
+                look(self._op(chunk, micro, "receive", each, forward=forward), each)
 
     def _op(self, chunk: int, micro: int, way: Way, tensor: torch.Tensor, *, forward: bool) -> Op:
         of = self._pipeline.outgoing if way == "send" else self._pipeline.incoming

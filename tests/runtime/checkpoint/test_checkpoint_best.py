@@ -122,6 +122,7 @@ def test_a_loss_of_other_held_out_text_is_no_best(tmp_path):
         again = saving_of(sequences)
         again.best_again(extra)
         assert again.state.best == best
+        assert again.checkpoints.best == 3  # which is not deleted before another is
         again.close()
 
 

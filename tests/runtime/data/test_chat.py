@@ -70,13 +70,21 @@ def test_a_template_s_tokens_are_those_of_the_tokenizer_beside_it(tmp_path):
         "[INST] {{ m.content }} [/INST]{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
     )
     path = template(tmp_path, text)
-    with pytest.raises(DescriptionError, match=r"names bos_token, and neither tokenizer_config\.json nor special_tok"):
+    with pytest.raises(
+        DescriptionError, match=r"names bos_token, which neither tokenizer_config\.json nor special_tok"
+    ):
         template_of(path)
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         (tmp_path / name).write_text(json.dumps({"bos_token": "<s>", "eos_token": {"content": f"</{name[0]}>"}}))
         marked = template_of(path)(TALK)
         assert marked.text.startswith("<s>[INST] Hi? [/INST]Ho.")
         assert [p.text for p in marked.pieces if p.counts] == [f"Ho.</{name[0]}>", f"No</{name[0]}>"]
+    # each token where it is told first; null is none, and a template of JSON is no other
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": None}))
+    apart = template(tmp_path, json.dumps({"chat_template": text}), "chat_template.json")
+    for one in (path, apart):
+        marked = template_of(one)(TALK)
+        assert marked.text.startswith("[INST] Hi? [/INST]Ho.</s>")
     (tmp_path / "tokenizer_config.json").write_text("{")
     with pytest.raises(DescriptionError, match=r"tokenizer_config\.json: is not JSON"):
         template_of(path)
@@ -97,6 +105,7 @@ def test_what_is_said_beside_turns_is_not_lost():
         Message("system", "Be brief."),
         *TALK,
     ]
+    assert messages_of({**LAYOUTS["sharegpt"], "tools": "[]", "functions": []}, "here") == TALK
     weighed = [{"role": m.role, "content": m.content} for m in TALK]
     weighed[1]["weight"], weighed[3]["weight"] = 0, 1
     found = messages_of({"messages": weighed}, "here")
@@ -157,6 +166,11 @@ def test_a_template_that_cannot_be_compiled_is_a_clear_error(tmp_path, text):
         ),
         ({"messages": [{"role": "assistant", "content": "x", "weight": 0}]}, "has no answer of the assistant"),
         ({"instruction": "x", "output": "y", "history": ["z"]}, r"history\.0 = 'z': expected a pair of texts"),
+        ({"instruction": "x", "output": "y", "history": 1}, r"history = 1: expected a list of pairs"),
+        (
+            {"system": "x", "messages": [{"role": "system", "content": "y"}, {"role": "assistant", "content": "z"}]},
+            "system: is said by the first turn too",
+        ),
     ],
 )
 def test_what_is_no_conversation_is_a_clear_error(tmp_path, value, words):

@@ -157,13 +157,14 @@ class Held:
     def _exchanged(self) -> float:
         """Bytes of keys and values of whole sequences, of one layer, and of their gradients, where ranks gather them.
 
-        Those of other ranks come beside the own ones and are put in order; the gradients are, before they go.
+        They are there with their gradients; PyTorch's flavour, as it trains here, has these twice more as they are put
+        in order and by rank before they go.
         """
         local = self.local
         if local.grid.context == 1 or self.job.context_exchange != "all_gather":
             return 0.0
         whole = 2 * local.tokens * local.grid.context * local.kv_heads * self.job.model.head_size
-        return 2.0 * self.job.element_bytes * whole
+        return (4.0 if self.job.flavour == "torch" else 2.0) * self.job.element_bytes * whole
 
     @property
     def _waiting_logits(self) -> float:
