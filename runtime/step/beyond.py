@@ -10,6 +10,7 @@ from runtime.step.context import Context
 from runtime.step.offloaded import OffloadedOptimizer
 from runtime.step.optimizer import Optimizer
 from runtime.step.tiers import Room, offload_of
+from twin.description.offload import OptimizerOffload
 from twin.description.train import Adam
 
 
@@ -18,20 +19,19 @@ def masters_in(context: Context) -> Callable[[int, torch.dtype], torch.Tensor] |
 
     They never stand on the device then, which has no room for them beside what layers compute with.
     """
-    room = _room_of(context)
-    return None if room is None else room.zeros
+    beyond = _beyond(context)
+    return None if beyond is None else beyond[1].zeros
 
 
 def optimizer_of(context: Context, settings: Adam) -> Optimizer:
     """Make a rank's optimizer, its states where the job wants them."""
-    offload, room = offload_of(context.job), _room_of(context)
-    if offload is None or offload.optimizer is None or room is None:
-        return Optimizer(context, settings)
-    return OffloadedOptimizer(context, settings, offload.optimizer, room)
+    beyond = _beyond(context)
+    return Optimizer(context, settings) if beyond is None else OffloadedOptimizer(context, settings, *beyond)
 
 
-def _room_of(context: Context) -> Room | None:
+def _beyond(context: Context) -> tuple[OptimizerOffload, Room] | None:
+    """Return how the optimizer's states lie beyond the device, and where; None if they do not."""
     offload = offload_of(context.job)
     if offload is None or offload.optimizer is None:
         return None
-    return Room.of(offload, offload.optimizer.to, context.store.device)
+    return offload.optimizer, Room.of(offload, offload.optimizer.to, context.store.device)

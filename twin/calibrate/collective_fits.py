@@ -72,6 +72,8 @@ PAIRWISE = (
     Constant("all-to-all base", ("pairwise.base",)),
     Constant("all-to-all efficiency", ("pairwise.local_efficiency",), 1.0),
 )
+TRAY = (*(constant for constant in NODE if constant.name != "LL128 local share"), *PAIRWISE)
+"""Of four GPUs, which do not tell that share from the rates of rings."""
 PAIRWISE_NETWORK = (
     Constant("all-to-all network message", ("pairwise.network_message",)),
     Constant("all-to-all network efficiency", ("pairwise.network_efficiency",), 1.0),
@@ -155,18 +157,8 @@ FITS = (
     ),
     Fit("hgx-h200", "nccl", PAIRWISE, lambda r: r.table == "dgx-h200-node" and r.kind == "all_to_all"),
     Fit("dgx-b200", "nccl", (*NODE, *IN_SWITCH, *PAIRWISE), lambda r: r.table == "dgx-b200-node"),
-    Fit(
-        "gb200-nvl72",
-        "nccl",
-        (*(c for c in NODE if c.name != "LL128 local share"), *PAIRWISE),  # rings' rates say the same
-        lambda r: r.table == "gb200-node",
-    ),
-    Fit(
-        "gb300-nvl72",
-        "nccl",
-        (*(c for c in NODE if c.name != "LL128 local share"), *PAIRWISE),
-        lambda r: r.table == "gb300-node",
-    ),
+    Fit("gb200-nvl72", "nccl", TRAY, lambda r: r.table == "gb200-node"),
+    Fit("gb300-nvl72", "nccl", TRAY, lambda r: r.table == "gb300-node"),
     Fit("gb200-nvl72", "nccl", IN_SWITCH[1:], lambda r: r.table == "gb200-nvl72" and r.group.nodes == 1),
     Fit(
         "gb200-nvl72",

@@ -45,9 +45,9 @@ def under_cap(job: Job, programs: Sequence[Program], at: Callable[[float], Simul
     below, kept = LOWEST_CLOCK, None
     for number in range(TRIES):
         found = at(clock)
-        energy = StepEnergy(found, device.power)
-        closer = _clock(device.power, works, [cap - own for own in _beside(energy, works)])
-        if max(_most_watts(energy)) <= cap * (1.0 + CLOSE):
+        most = _most_watts(StepEnergy(found, device.power))
+        closer = _clock(device.power, works, [cap - own for own in _beside(device.power, works, clock, most)])
+        if max(most) <= cap * (1.0 + CLOSE):
             if clock == above or abs(closer - clock) <= CLOSE * clock:
                 return found
             below, kept = clock, found
@@ -71,14 +71,12 @@ def _clock(power: Power, works: Sequence[Sequence[Work]], caps: Sequence[float])
     return min(capped_clock(power, work, cap) for work, cap in zip(works, caps, strict=True))
 
 
-def _beside(energy: StepEnergy, works: Sequence[Sequence[Work]]) -> list[float]:
-    """Return what links add to the mean of each role's ranks while they compute: of the ranks to which they add most.
+def _beside(power: Power, works: Sequence[Sequence[Work]], clock: float, most: Sequence[float]) -> list[float]:
+    """Return what links add to what kernels draw at a clock, where each role's ranks draw so much at most.
 
     Kernels that are held to the device's limit draw less than they would alone, and give nothing to others for it.
     """
-    clock = energy.simulation.clock
-    alone = [mean_watts(energy.power, work, clock) for work in works]
-    return [max(0.0, both - own) for both, own in zip(_most_watts(energy), alone, strict=True)]
+    return [max(0.0, both - mean_watts(power, work, clock)) for both, work in zip(most, works, strict=True)]
 
 
 def _most_watts(energy: StepEnergy) -> list[float]:

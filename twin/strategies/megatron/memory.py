@@ -155,10 +155,9 @@ class Held:
 
     @property
     def _exchanged(self) -> float:
-        """Bytes of keys and values of whole sequences, of one layer, and of their gradients, where ranks gather them.
+        """Bytes of one layer's keys and values of whole sequences and of their gradients, where ranks gather them.
 
-        They are there with their gradients; PyTorch's flavour, as it trains here, has these twice more as they are put
-        in order and by rank before they go.
+        PyTorch's flavour, as it trains here, has the gradients twice more: in order, and by rank before they go.
         """
         local = self.local
         if local.grid.context == 1 or self.job.context_exchange != "all_gather":
