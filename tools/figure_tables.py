@@ -62,3 +62,28 @@ def repeated(answer: Answer) -> str:
         line.append(f"{exact['mean']:.3f} ({exact['least']:.2f}–{exact['most']:.2f}), {tokens:.3f}")
     head = ("model", "k", *(f"{n} times" if n else "control" for n in times))
     return table(head, [[model, k, *cells] for (model, k), cells in lines.items()])
+
+
+def largest(answer: Answer) -> str:
+    """Say which is the largest model of a study that trains, and how."""
+    point = max(_done(answer), key=lambda point: (point["parameters"], -point["step_seconds"]))
+    share = percent(point["hardware_percent_of_peak"] / 100)
+    return f"{point['parameters'] / 1e9:.0f}e9 parameters of those shapes, {point['offload']}, at {share} of the peak"
+
+
+def fastest(answer: Answer) -> str:
+    """Say how the smallest model of a study trains fastest, and what the slowest of its places is to that."""
+    least = min(point["parameters"] for point in _done(answer))
+    best: dict[str, float] = {}
+    for point in _done(answer):
+        if point["parameters"] == least:
+            best[point["offload"]] = min(point["step_seconds"], best.get(point["offload"], float("inf")))
+    first, last = min(best, key=best.__getitem__), max(best, key=best.__getitem__)
+    return (
+        f"{first} ({least / 1e9:.1f}e9 parameters, {best[first]:.1f} s a step), "
+        f"{best[last] / best[first]:.1f} times as fast as {last}"
+    )
+
+
+def _done(answer: Answer) -> list[Answer]:
+    return [point for point in answer["points"] if point["status"] == "done"]

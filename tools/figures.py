@@ -37,7 +37,7 @@ from tools.figure_beyond import (
     tornado,
     within,
 )
-from tools.figure_tables import Answer, memorized, percent, repeated, table
+from tools.figure_tables import Answer, fastest, largest, memorized, percent, repeated, table
 from tools.figure_validation import (
     by_source,
     calibrated_mean,
@@ -75,6 +75,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "tcp": ("validate", "--measurements", "examples/measured/polaris-tcp.csv", "--json"),
     "systems": ("study", "examples/studies/systems.yaml", "--out", "systems", "--json"),
     "data-reduction": ("study", "examples/studies/data-reduction.yaml", "--out", "data-reduction", "--json"),
+    "largest": ("study", "examples/studies/largest-on-4090.yaml", "--out", "largest", "--json"),
     "memorize": ("memorize", "examples/memorize/laptop.yaml", "--out", "laptop", "--json"),
     "shifted": ("memorize", "examples/memorize/shifted.yaml", "--out", "shifted", "--json"),
     "sizes": ("memorize", "examples/memorize/sizes.yaml", "--out", "sizes", "--json"),
@@ -233,6 +234,8 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "unseen-offload": ("unseen-offload", iterations),
     "unseen-offload-mean": ("unseen-offload", over_rows),
     "unseen-offload-left-out": ("unseen-offload", left_out),
+    "largest": ("largest", largest),
+    "fastest": ("largest", fastest),
     "collectives-left-out": ("collectives", left_out),
     "memorize": ("memorize", memorized),
     "memorize-shifted": ("shifted", memorized),

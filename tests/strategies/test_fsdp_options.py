@@ -75,3 +75,28 @@ def test_whole_gradients_are_kept_once() -> None:
             for options in ({}, {"accumulate": "whole"})
         )
         assert (whole > plain) is more
+
+
+def test_buckets_of_deepspeed_have_their_whole_size() -> None:
+    """One rank's too: the third stage's and what is joined of it, the others' one or two, and a gradient before it."""
+    hidden, vocabulary, mlp = 256, 512, 1024
+    keys = {
+        "strategy": "fsdp",
+        "flavour": "deepspeed",
+        "model": {"layers": 2, "hidden": hidden, "heads": 4, "sequence": 64, "vocabulary": vocabulary},
+        "machine": "dgx-h100",
+        "batch": {"sequences": 8, "micro_sequences": 1},
+        "reduce_precision": "compute",
+    }
+    one = 2 * max(mlp * hidden, (vocabulary + 64) * hidden)
+    for ranks, grid, overlap, copies in (
+        (1, {"weights": 1}, True, 2),
+        (8, {"weights": 8}, True, 2),
+        (8, {"weights": 8}, False, 2),
+        (8, {"gradients": 8}, True, 2),
+        (8, {"gradients": 8}, False, 1),
+    ):
+        job = load_job({**keys, "ranks": ranks, "grid": grid, "overlap_reduction": overlap, "bucket_elements": 10**6})
+        assert memory_use(job).by_category["buffers"] == copies * 2 * 10**6 + one
+    job = load_job({**keys, "ranks": 8, "grid": {"gradients": 8}})
+    assert memory_use(job).by_category["buffers"] == (2 if job.overlap_reduction else 1) * 2 * 500_000_000 + one

@@ -108,17 +108,32 @@ def _buffers(step: Step) -> float:
     """Gradients on their way: those of the unit at work, and what is packed."""
     job, units = step.job, step.units
     grid = job.concrete_grid
+    if job.flavour == "deepspeed":
+        return _bucket_bytes(step)
     largest = max(units.largest, units.first.elements, 0 if units.last is None else units.last.elements)
     if grid.replicas == 1:  # nobody to reduce with: gradients wait to be added to their sums
-        if job.flavour == "deepspeed":
-            return 0.0
         return float(job.element_bytes * (units.first.elements + units.largest if units.together else largest))
-    if job.flavour != "deepspeed":
-        sent = job.element_bytes + job.reduce_bytes
-        if units.together:  # the root's begins with the head's gradient, and ends with the table's
-            root = units.first.elements
-            return float(max(root * sent, root * job.element_bytes + units.largest * sent))
-        return float(largest * sent)
-    bucket = min(job.bucket, units.total)
-    copies = 2 if job.overlaps_reduction else 1
-    return float(copies * bucket * job.reduce_bytes)
+    sent = job.element_bytes + job.reduce_bytes
+    if units.together:  # the root's begins with the head's gradient, and ends with the table's
+        root = units.first.elements
+        return float(max(root * sent, root * job.element_bytes + units.largest * sent))
+    return float(largest * sent)
+
+
+def _bucket_bytes(step: Step) -> float:
+    """DeepSpeed's buckets, which it makes in their full size, on one rank too, and a gradient on its way into one.
+
+    Its third stage has one, and joins what is in it by rank before it is sent; the first two have a second one where
+    reductions run beside the backward pass, and a copy where they travel in another type (`contiguous_gradients`).
+    A gradient that is larger than a bucket is sent by itself.
+    """
+    job, units = step.job, step.units
+    filled = min(job.bucket, units.total)
+    largest = max(units.table, units.head_weight, *(n * k for n, k in units.linears.values()))
+    buffer = job.element_bytes * job.bucket
+    if job.concrete_grid.weights > 1 or job.concrete_grid.replicas == 1:
+        buffers = buffer + job.reduce_bytes * filled
+    else:
+        copy = 0 if job.reduce_bytes == job.element_bytes else job.reduce_bytes * filled
+        buffers = (2 if job.overlaps_reduction else 1) * buffer + copy
+    return float(buffers + job.element_bytes * largest)

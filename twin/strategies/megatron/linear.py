@@ -20,6 +20,8 @@ from twin.strategies.megatron.local import Linear, Local
 from twin.strategies.sizes import FP32_BYTES
 
 TENSOR = "tensor"
+_SCATTERED_PARTS = 4
+"""Parts of a product that Transformer Engine scatters one by one: `num_splits`' default (its pull request 732)."""
 Half = Literal["whole", "input", "weight"]
 """What of a backward pass: all of it (B), or the input gradients (I) or the weight gradients (W) alone."""
 
@@ -56,12 +58,12 @@ class Linears:
         gemm = self._product(linear, self.local.tokens, linear.n, linear.k, "TN")
         if linear.column:
             if self.scattered and not gathered:
-                self._beside_parts(emit, "all_gather", gemm, before=True)
+                self._gather_beside(emit, gemm)
             else:
                 emit.compute("gemm", gemm)
             return
         if self.scattered and summed:
-            self._beside_parts(emit, "reduce_scatter", gemm, before=False)
+            self._product_scattered(emit, gemm)
         else:
             emit.compute("gemm", gemm)
             if self.split and summed:
@@ -83,42 +85,51 @@ class Linears:
             emit.compute("order", Memory(2.0 * size, work="copy"))
         emit.collective("reduce_scatter", TENSOR, size)
 
-    def _beside_parts(
-        self,
-        emit: Emitter,
-        kind: Literal["all_gather", "reduce_scatter"],
-        gemm: Gemm,
-        *,
-        before: bool,
-        name: str = "gemm",
-    ) -> None:
-        """A product and the collective that feeds it or that it feeds.
+    def _gather_beside(self, emit: Emitter, gemm: Gemm, *, name: str = "gemm", gather: str = "") -> None:
+        """A product of what is gathered; with tensor_overlap in parts, which wait for no more than they read.
 
-        In parts all but one of the product runs beside the collective: the last one waits for what arrives last, or
-        the first has to be there before anything leaves.
+        Each rank begins with its own part and sends on what it has read, so all but one part run beside the gather.
+        (Transformer Engine's `ring_exchange`, its default for qkv_fprop, fc1_fprop, proj_dgrad, fc2_dgrad; PyTorch's
+        `fused_all_gather_matmul`.)
         """
-        size = self.local.whole_bytes if kind == "reduce_scatter" else self._gathered_bytes(gemm.element_bytes)
-        one = gemm.m // self.local.grid.tensor
-        if not self.job.tensor_overlap or not one:
-            if before:
-                self.gather(emit, size)
+        size, parts = self._gathered_bytes(gemm.element_bytes), self.local.grid.tensor
+        if not self._overlaps(gemm, parts):
+            self.gather(emit, size, gather)
             emit.compute(name, gemm)
-            if not before:
-                self.scatter(emit)
             return
-        rest = replace(gemm, m=gemm.m - one)
-        if before:
-            started = emit.start(kind, TENSOR, size)
-            emit.compute(f"{name}_beside", rest)
-            emit.wait(started)
-            emit.compute(name, replace(gemm, m=one))
-            return
-        emit.compute(name, replace(gemm, m=one))
-        started = emit.start(kind, TENSOR, size)
-        emit.compute(f"{name}_beside", rest)
+        one = gemm.m // parts
+        started = emit.start("all_gather", TENSOR, size, gather)
+        emit.compute(f"{name}_beside", replace(gemm, m=one, batch=parts - 1))
         emit.wait(started)
-        if self.job.flavour == "torch":  # parts are sent side by side, and summed when all are there
-            emit.compute("sum", Memory(size * (1 + 1 / self.local.grid.tensor), work="accumulate"))
+        emit.compute(name, replace(gemm, m=gemm.m - (parts - 1) * one))
+
+    def _product_scattered(self, emit: Emitter, gemm: Gemm) -> None:
+        """A product whose rows are summed over ranks and scattered; with tensor_overlap in parts.
+
+        Transformer Engine scatters each of four parts when it is there (`pipeline`, its default for proj_fprop and
+        fc2_fprop, `num_splits` 4), so the last one's sum waits for the last product. PyTorch
+        (`fused_matmul_reduce_scatter`) sends each rank's part to it while the next is computed, and adds them up when
+        all are there.
+        """
+        torch = self.job.flavour == "torch"
+        size, parts = self.local.whole_bytes, self.local.grid.tensor if torch else _SCATTERED_PARTS
+        if not self._overlaps(gemm, parts):
+            emit.compute("gemm", gemm)
+            self.scatter(emit)
+            return
+        one = gemm.m // parts
+        emit.compute("gemm", replace(gemm, m=gemm.m - (parts - 1) * one))
+        share = 1.0 if torch else 1 - 1 / parts
+        started = emit.start("reduce_scatter", TENSOR, size * share)
+        emit.compute("gemm_beside", replace(gemm, m=one, batch=parts - 1))
+        emit.wait(started)
+        if torch:
+            emit.compute("sum", Memory(size * (1 + 1 / parts), work="accumulate"))
+        else:
+            emit.collective("reduce_scatter", TENSOR, size / parts, "last/reduce_scatter_tensor")
+
+    def _overlaps(self, gemm: Gemm, parts: int) -> bool:
+        return self.job.tensor_overlap and gemm.m >= parts
 
     def _eight(self, linear: Linear) -> bool:
         return self.job.fp8_linears and linear.name != "head"
@@ -193,7 +204,7 @@ class Linears:
             return
         product = self._input_product(linear)
         if beside:
-            self._beside_parts(emit, "all_gather", product, before=True, name="input_gradient")
+            self._gather_beside(emit, product, name="input_gradient")
         else:
             emit.compute("input_gradient", product)
         if linear.column or not self.split:
@@ -213,8 +224,10 @@ class Linears:
             self._weight_gradient(emit, linear)
             return
         if gathers:
-            self.gather(emit, self._gathered_bytes(self._bytes(linear)), "gradient/all_gather_tensor")
-        self._input_gradient(emit, linear)
+            product, gradient = self._input_product(linear), "gradient/all_gather_tensor"
+            self._gather_beside(emit, product, name="input_gradient", gather=gradient)
+        else:
+            self._input_gradient(emit, linear)
         if self.half == "whole":
             self._weight_gradient(emit, linear)
 

@@ -85,13 +85,18 @@ class Held:
         # the runtime sums in fp32 whatever travels
         summed = FP32_BYTES if job.flavour == "torch" else job.main_gradient_bytes
         gradient = summed + (e if job.flavour == "deepspeed" and e < summed else 0)
-        return {
+        own = -(-total // parts)
+        used = {
             "weights": float(e * total),
             "gradients": float(gradient * total),
-            "optimizer": float(optimizer_bytes(e) * -(-total // parts)),
+            "optimizer": float(optimizer_bytes(e) * own),
             "activations": self._activations(rank),
             "messages": self._messages(rank),
         }
+        # sums of 16 bits are made fp32 for the update, when activations are gone
+        wider = float(FP32_BYTES * own) if summed < FP32_BYTES else 0.0
+        beyond = wider - used["activations"] - used["messages"]
+        return used | {"gradients of the update": beyond} if beyond > 0.0 else used
 
     def _sharded(self, rank: int, total: int) -> dict[str, float]:
         """Of fully_shard: fp32 weights, gradients and moments of the own part; what is gathered; whole gradients."""
