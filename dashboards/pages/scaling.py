@@ -14,6 +14,7 @@ from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from dashboards.studies import Opened, study_of
 from twin.description.problems import fail
+from twin.studies.description import SCALING
 from twin.studies.table import EFFECT_TITLES, GRID, Column, effect_cells, grid_of
 
 DAY = 86400.0
@@ -26,6 +27,7 @@ TARGET = {
     "target_seconds": ("days", DAY, 2),
     "target_gpu_hours": ("GPU hours", 1.0, 0),
     "target_energy_joules": ("energy (MWh)", MEGAWATT_HOUR, 2),
+    "target_limit_energy_joules": ("energy at the power limit (MWh)", MEGAWATT_HOUR, 2),
     "target_active_energy_joules": ("energy at active power (MWh)", MEGAWATT_HOUR, 2),
     "target_nodes_energy_joules": ("energy of nodes (MWh)", MEGAWATT_HOUR, 2),
     "target_facility_energy_joules": ("energy of the facility (MWh)", MEGAWATT_HOUR, 2),
@@ -98,7 +100,7 @@ def summary_of(found: Opened) -> str:
                 f"{100 * first.swing_seconds / first.base_seconds:.1f} % of the step of {seconds(first.base_seconds)}."
             )
         )
-    if study.study in ("weak_scaling", "strong_scaling"):
+    if study.study in SCALING:
         last = max(done, key=lambda row: row["ranks"])
         share = last.get("efficiency")
         words += f" Largest: {last['ranks']:,} ranks, {seconds(last['step_seconds'])}"

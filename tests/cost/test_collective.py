@@ -176,6 +176,17 @@ def test_trees_reach_less_of_nics_that_devices_share(nics):
         assert 54e9 < bytes_ / fastest * 2 * (ranks - 1) / ranks < 57e9
 
 
+def test_a_set_of_nics_is_as_many_as_it_says():
+    """Eight NICs of a set that eight devices reach are not shared, as eight sets of one are not."""
+    base, placement = MACHINES["dgx-h100"], Placement.contiguous(32, 8)
+    one_set = {"devices": (tuple(range(8)),), "count": Counted(8)}
+    together = base.model_copy(update={"nic": base.nic.model_copy(update=one_set)})
+    library = base.libraries["nccl"]
+    apart, joined = (tree_options(look(machine, placement), library, "all_reduce", 5e9) for machine in (base, together))
+    for one, other in zip(apart, joined, strict=True):
+        assert one.seconds == pytest.approx(other.seconds)
+
+
 def test_a_library_takes_trees_from_so_many_nodes_on():
     """Two by NCCL's rule; where a library is told otherwise, an all-reduce on fewer is a ring."""
     machine = MACHINES["perlmutter"]

@@ -18,7 +18,7 @@ from twin.description.parameter import Parameter
 from twin.description.power import Power
 from twin.description.problems import DescriptionError
 from twin.engine.all_ranks import simulate_ranks
-from twin.engine.bill import bill
+from twin.engine.bill import bill, missing
 from twin.engine.energy import step_energy
 from twin.engine.power_over_time import Ops, PowerOverTime, Segments
 from twin.engine.report import report, report_all_ranks
@@ -217,6 +217,16 @@ def test_what_is_not_given_is_not_known() -> None:
     assert whole["facility_joules"] == pytest.approx(joules)
     assert whole["carbon_kg"] == pytest.approx(joules / 3.6e6 * 0.475)
     assert whole["cost"] == pytest.approx(joules / 3.6e6 * 0.2)
+
+
+def test_of_devices_at_their_limit_no_facility_is_billed() -> None:
+    """As `simulate` and studies have it; `search` billed what no device was known to draw."""
+    given = {"node": "1 kW", "pue": 1.5, "grams_per_kwh": 475, "price_per_kwh": 0.2}
+    job = described(energy=given, machine={"extends": "dgx-h100", "device": {"extends": "h100-sxm", "power": None}})
+    found = bill(job, 3.6e6, 10.0, 100.0)
+    assert found["boundary"] == "devices"
+    assert [found[key] for key in ("nodes_joules", "facility_joules", "carbon_kg", "cost")] == [None] * 4
+    assert "machine.device.power" in missing(job)[0]
 
 
 def test_pue_without_nodes_makes_no_facility() -> None:

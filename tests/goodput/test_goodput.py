@@ -226,3 +226,23 @@ def test_a_restart_reads_as_much_as_ranks_hold(keys: dict[str, Any]) -> None:
     storage = job.machine.reliability.storage
     rate = min(float(storage.read_bytes_per_second), plan.nodes * float(storage.node_bytes_per_second))
     assert plan.read_seconds == pytest.approx(held / rate, rel=0.13)
+
+
+def test_a_restart_of_lora_reads_the_frozen_weights_too() -> None:
+    """The checkpoint has adapters alone; where it lies in memory, the weights come from files as well."""
+    keys = {
+        "model": "llama-3-8b",
+        "machine": "dgx-h100",
+        "ranks": 16,
+        "grid": {"z": 16},
+        "batch": {"sequences": 16, "micro_sequences": 1},
+    }
+    job = load_job({**keys, "lora": {"rank": 8, "targets": ["q"]}})
+    plan, whole = plan_of(job, 10.0), plan_of(load_job(keys), 10.0)
+    assert job.machine.reliability is not None
+    storage = job.machine.reliability.storage
+    rate = min(float(storage.read_bytes_per_second), 2 * float(storage.node_bytes_per_second))
+    assert plan.read_seconds == pytest.approx((plan.state_bytes + 2 * job.model.parameters) / rate)
+    assert plan.memory_read_seconds > plan.frozen_seconds == pytest.approx(2 * job.model.parameters / rate)
+    assert whole.frozen_seconds == 0.0
+    assert plan.write_seconds < whole.write_seconds / 100

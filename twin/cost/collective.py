@@ -78,10 +78,12 @@ class CollectiveCost:
     def peak_bytes_per_second(self) -> float:
         """Rate by which it shares with others, alone: on its busiest NIC if it leaves the node.
 
-        NICs are where collectives meet; inside a node it is the busiest link or port.
+        NICs are where collectives meet; inside a node it is the busiest link or port. Drives count what is written as
+        what could be read meanwhile, which is no rate of anything else: their copies meet in the host's memory.
         """
         uses = [use for per_node in self.node_loads.values() for use in per_node if use.kind != "cores"]
-        sizes = [u.bytes for u in uses if u.kind == "nic"] or [u.bytes for u in uses]
+        meeting = [u.bytes for u in uses if u.kind == "nic"] or [u.bytes for u in uses if u.kind != "drives"]
+        sizes = meeting or [u.bytes for u in uses]
         return max(sizes, default=0.0) / max(self.transfer_seconds, 1e-30)
 
     @property

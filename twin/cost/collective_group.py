@@ -46,6 +46,10 @@ class Group:
     crossings: tuple[int, ...]
     """Ring hops that leave each dragonfly group of the placement; empty if it is only one."""
 
+    def nics_of(self, pattern: Pattern) -> int:
+        """NICs that the group can use on a node: of sets that have several all of them."""
+        return len(self.nics[pattern]) * (self.machine.nic.count or 1)
+
     @property
     def member_rate(self) -> float:
         """Rate at which one member reaches NICs: that of its port, if all goes through it."""

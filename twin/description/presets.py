@@ -3,7 +3,8 @@
 * `gpt-5b` … `gpt-640b` are Table II of arXiv 2502.08145; sequence length 2048 and the padded
   GPT-2 vocabulary of 50,304 come from the authors' launch scripts
   (github axonn-ai/Megatron-AxoNN, branch gordon-bell-perlmutter).
-* `gpt2` … `gpt2-xl` are Radford et al. 2019.
+* `gpt2` … `gpt2-xl` have the shapes of Radford et al. 2019, with a head of their own and the padded vocabulary, as
+  Megatron trains them; the published weights (`import` of `openai-community/gpt2`) share table and head.
 * Llama (arXiv 2307.09288, 2407.21783), Mistral (arXiv 2310.06825; release 0.3), Qwen (arXiv 2412.15115, 2505.09388),
   SmolLM2 (arXiv 2502.02737), Pythia (arXiv 2304.01373) and GPT-NeoX (arXiv 2204.06745) have the shapes of the published
   `config.json`, and the sequence of most of their training.

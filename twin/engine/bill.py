@@ -2,7 +2,8 @@
 
 Boundaries are told apart: the job's devices alone; their nodes, if it is said what a node draws besides devices, with
 those of its devices that the job leaves idle; the facility, if its PUE is said too. Carbon and money are of the widest
-boundary that is known, and only if intensity or tariff is said.
+boundary that is known, and only if intensity or tariff is said. Of devices that do not say what they draw by kind of
+work, which count at their power limit while they compute, no more is known than that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def bill(job: Job, device_joules: float, seconds: float, tokens: float) -> dict[
 
     Keys whose inputs are missing have the value None.
     """
-    given = job.energy
+    given = job.energy if job.machine.device.power is not None else None
     nodes = -(-job.ranks // job.machine.devices_per_node)
     unused = nodes * job.machine.devices_per_node - job.ranks
     idle_joules = unused * job.machine.device.idle_watts * seconds
@@ -51,7 +52,10 @@ _FIELDS = {"energy.node": "node_watts"}
 
 def missing(job: Job) -> list[str]:
     """Name the inputs that are not given, as a sentence can end with them."""
-    given = job.energy
+    given, device = job.energy, job.machine.device
+    if device.power is None:
+        of_device = f"what {device.name} draws by kind of work (machine.device.power)"
+        return [f"{of_device}; it is counted at its power limit while it computes"]
     wanted = {
         "energy.node": "what a node draws besides its devices",
         "energy.pue": "the facility's PUE",

@@ -58,11 +58,13 @@ class LongRun:
     copies: int = 1
     """Ranks that hold each part of a state."""
     slowdowns: tuple[Slowdown, ...] = ()
+    frozen_seconds: float = 0.0
+    """Of `read_seconds`, reading the weights that do not train, which no checkpoint has."""
 
     @property
     def memory_read_seconds(self) -> float:
-        """Reading a state back from neighbours' memory; every rank reads all that it holds."""
-        return self.copies * (self.neighbour_seconds + self.copy_seconds)
+        """Reading a state back from neighbours' memory, what is frozen from files; every rank reads all it holds."""
+        return self.copies * (self.neighbour_seconds + self.copy_seconds) + self.frozen_seconds
 
     @property
     def between_seconds(self) -> float:
@@ -77,6 +79,11 @@ def state_bytes_of(job: Job) -> float:
         return float(OPTIMIZER_BYTES * job.lora.parameters(job.model))
     twice = job.model.vocabulary * job.model.hidden if job.model.tied_embeddings else 0
     return float(OPTIMIZER_BYTES * (job.model.parameters + twice))
+
+
+def frozen_bytes_of(job: Job) -> float:
+    """Bytes of weights that do not train, as their files have them: a restart reads them beside the checkpoint."""
+    return 0.0 if job.lora is None else float(job.element_bytes * job.model.parameters)
 
 
 def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> LongRun:
@@ -100,6 +107,11 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
     nic = len(machine.nic.devices) * machine.nic.rate_bytes_per_second
     copies = strategy_of(job).state_copies(job)
     repair = (device * known.device.repair_seconds + node * known.node.repair_seconds) / (device + node)
+
+    def seconds(bytes_: float, bytes_per_second: float) -> float:
+        return max(bytes_ / bytes_per_second, bytes_ / nodes / storage.node_bytes_per_second)
+
+    frozen = copies * seconds(frozen_bytes_of(job), storage.read_bytes_per_second)
     return LongRun(
         step_seconds=step_seconds,
         nodes=nodes,
@@ -108,9 +120,10 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
         repair_seconds=repair,
         restart_seconds=float(known.restart_seconds),
         state_bytes=state,
-        write_seconds=max(state / storage.write_bytes_per_second, state / nodes / storage.node_bytes_per_second),
-        read_seconds=copies * max(state / storage.read_bytes_per_second, state / nodes / storage.node_bytes_per_second),
+        write_seconds=seconds(state, storage.write_bytes_per_second),
+        read_seconds=copies * seconds(state, storage.read_bytes_per_second) + frozen,
         copy_seconds=state / job.ranks / known.host_copy_bytes_per_second,
         neighbour_seconds=state / nodes / nic,
         copies=copies,
+        frozen_seconds=frozen,
     )

@@ -110,7 +110,9 @@ def models(known: Sequence[Model], *, as_json: bool) -> None:
     if as_json:
         print_json([m.model_dump(mode="json", by_alias=True) | {"parameters": m.parameters} for m in known])
         return
-    table = Table("model", "parameters", "layers", "hidden", "heads", "MLP", "positions", "sequence", "vocabulary")
+    table = Table(
+        "model", "parameters", "layers", "hidden", "heads", "MLP", "positions", "sequence", "vocabulary", "head"
+    )
     for m in known:
         table.add_row(
             m.name,
@@ -122,5 +124,6 @@ def models(known: Sequence[Model], *, as_json: bool) -> None:
             m.positions,
             str(m.sequence),
             str(m.vocabulary),
+            "the table" if m.tied_embeddings else "own",
         )
     make_console().print(table)

@@ -45,6 +45,8 @@ def study(results: Results, wall_seconds: float) -> None:
 
 
 def _points(results: Results) -> None:
+    from twin.studies.compute import UNFIT
+    from twin.studies.objective import feasible
     from twin.studies.table import BEST, cell
 
     console = make_console()
@@ -55,10 +57,12 @@ def _points(results: Results) -> None:
         columns = [column for column in one.columns if column.key != "reason"]
         if number or one.title == BEST:
             console.print(f"{chr(10) if number else ''}[bold]{one.title}[/]")
-        table = _table([column.title for column in columns])
-        for row in one.rows[:MAX_ROWS]:
-            style = "" if row["status"] == "done" and row.get("memory_fits", True) else "dim"
-            table.add_row(*(escape(cell(column, row)) for column in columns), style=style)
+        rows = one.rows[:MAX_ROWS]
+        unfit = [row["status"] == "done" and not feasible(row) for row in rows]
+        table = _table([column.title for column in columns] + [""] * any(unfit))
+        for row, beyond in zip(rows, unfit, strict=True):
+            cells = [escape(cell(column, row)) for column in columns] + [UNFIT] * beyond
+            table.add_row(*cells, style="" if feasible(row) else "dim")
         console.print(table)
     if many:
         shown = len(tables[0].rows[:MAX_ROWS])
@@ -87,11 +91,13 @@ def _importance(found: Importance) -> None:
 
 def _unable(results: Results) -> None:
     """Say why points cannot run: each by itself, or by reason where they are many."""
+    from twin.studies.compute import UNFIT
     from twin.studies.factorial import reasons
+    from twin.studies.objective import feasible
 
     console = make_console()
-    refused = [row for row in results.rows if row["status"] != "done"]
-    if len(refused) > MAX_ROWS:
+    unable = [row for row in results.rows if not feasible(row)]
+    if len(unable) > MAX_ROWS:
         console.print("")
         for word, count, row in reasons(results.rows):
             console.print(
@@ -100,8 +106,10 @@ def _unable(results: Results) -> None:
                 soft_wrap=True,
             )
         return
-    for row in refused:
-        console.print(f"[yellow]point {row['point']} {row['status']}:[/] {escape(_short(row['reason']))}")
+    for row in unable:
+        said = f"point {row['point']}" + ("" if row["status"] == "done" else f" {row['status']}")
+        why = row["reason"] or UNFIT
+        console.print(f"[yellow]{said}:[/] {escape(_short(why))}")
 
 
 def _short(reason: str) -> str:

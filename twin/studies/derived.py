@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from twin.studies.description import Study, Target
+from twin.studies.description import SCALING, Study, Target
 from twin.studies.measured import measured_columns, own_measured
 from twin.studies.objective import feasible
 from twin.studies.points import Label
@@ -41,10 +41,10 @@ def rows_of(run: StudyRun) -> list[Row]:
         row |= {key: value for key, value in figures.items() if key not in row}
         if figures:
             row |= measured_columns(measured, point, figures)
-            if study.target is not None:
+            if study.target is not None and feasible(row):
                 row |= to_target(study.target, figures)
         rows.append(row)
-    if study.study in {"weak_scaling", "strong_scaling"}:
+    if study.study in SCALING:
         for series in by_series(study, rows).values():
             add_efficiency(series, weak=study.study == "weak_scaling")
     if study.study == "sweep" and study.horizontal == "name" and "step_seconds" in rows[0]:
@@ -81,9 +81,12 @@ def by_series(study: Study, rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def add_efficiency(series: Sequence[Row], *, weak: bool) -> None:
-    """Add `efficiency` (and `speedup`) to the rows of one series that can run: what does not fit is no measure."""
-    done = sorted((row for row in series if feasible(row)), key=lambda row: row["ranks"])
-    if not done:
+    """Add `efficiency` (and `speedup`) to the rows of one series that can run: what does not fit is no measure.
+
+    Over the fastest with the fewest ranks; nothing where all have as many, for they say nothing of scaling.
+    """
+    done = sorted((row for row in series if feasible(row)), key=lambda row: (row["ranks"], row["step_seconds"]))
+    if len({row["ranks"] for row in done}) < 2:
         return
     first = done[0]
     for row in done:
@@ -101,12 +104,10 @@ def to_target(target: Target, figures: Row) -> Row:
     steps = math.ceil(target.tokens_of(figures.get("parameters", 0)) / figures["tokens_per_step"])
     seconds = steps * figures["step_seconds"]
     hours = seconds / 3600.0 * figures["ranks"]
-    row: Row = {
-        "target_steps": steps,
-        "target_seconds": seconds,
-        "target_gpu_hours": hours,
-        "target_energy_joules": steps * figures["energy_joules"],
-    }
+    row: Row = {"target_steps": steps, "target_seconds": seconds, "target_gpu_hours": hours}
+    # joules at devices' power limit are no joules by kind of work, which are a tenth less
+    drawn = "target_energy_joules" if "energy_mean_watts" in figures else "target_limit_energy_joules"
+    row[drawn] = steps * figures["energy_joules"]
     if (watts := figures.get("energy_active_watts_per_device")) is not None:
         row["target_active_energy_joules"] = watts * figures["ranks"] * seconds
     for boundary in ("nodes", "facility"):

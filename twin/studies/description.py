@@ -31,7 +31,8 @@ from twin.studies.formulas import own_factors, problems_of
 from twin.studies.objective import ObjectiveName
 
 StudyKind = Literal["sweep", "weak_scaling", "strong_scaling", "sensitivity", "target"]
-CHOSEN_GRIDS: tuple[StudyKind, ...] = ("weak_scaling", "strong_scaling", "target")
+SCALING: tuple[StudyKind, ...] = ("weak_scaling", "strong_scaling")
+CHOSEN_GRIDS: tuple[StudyKind, ...] = (*SCALING, "target")
 """Kinds whose points choose their own grid unless the file says otherwise."""
 NAME_FILES = ("machine", "model")
 """Keys of a job below which files are named that decide what is predicted."""
@@ -154,7 +155,7 @@ class Study(Spec):
             problems.append("seeds: is for engine: ranks; the other engines draw nothing")
         if self.study == "target" and self.target is None:
             problems.append("target: missing; give target: {tokens: …}")
-        if self.study in {"weak_scaling", "strong_scaling"} and "ranks" not in self.varied:
+        if self.study in SCALING and "ranks" not in self.varied:
             problems.append("vary: scaling studies vary ranks; add ranks to vary or points")
         problems += problems_of(self.varied, self.formulas)
         if self.formulas and self.study == "sensitivity":
@@ -198,18 +199,32 @@ class Study(Spec):
     def series(self) -> tuple[str, ...]:
         """Varied keys that tell the lines of a picture apart.
 
-        In weak scaling the model and the batch grow with the ranks and are no lines of their own. Nor are whole grids
-        over ranks, in any scaling: a line of one grid would have one point.
+        In a scaling study what goes with the ranks tells none apart: each would have one point.
         """
         if self.horizontal == "name":
             return ()
-        follow = {"model", "batch"} if self.study == "weak_scaling" else set[str]()
-        grids = self.horizontal == "ranks" and self.study in {"weak_scaling", "strong_scaling"}
+        scaling = self.horizontal == "ranks" and self.study in SCALING
         return tuple(
-            key
-            for key in self.varied
-            if key != self.horizontal and key.split(".")[0] not in follow and not (grids and key == "grid")
+            key for key in self.varied if key != self.horizontal and not (scaling and self._follows_ranks(key))
         )
+
+    def _follows_ranks(self, key: str) -> bool:
+        """Tell whether a key goes with the ranks: grids do, and of `points` what each number of ranks has one value of.
+
+        Another machine or strategy is another line, and in strong scaling another model or batch, which is to be
+        the same; so is what `vary` crosses with the ranks.
+        """
+        whose = key.partition(".")[0]
+        if whose == "grid":
+            return True
+        of_the_problem = whose == "model" or key in {"batch", "batch.sequences"}
+        other = whose in {"machine", "strategy"} or (self.study == "strong_scaling" and of_the_problem)
+        if key in self.vary or other:
+            return False
+        values: dict[str, set[str]] = {}
+        for point in self.points:
+            values.setdefault(canonical(point.get("ranks")), set()).add(canonical(point.get(key)))
+        return all(len(each) == 1 for each in values.values())
 
 
 def has_twice(values: Sequence[Any] | Mapping[str, Any]) -> bool:

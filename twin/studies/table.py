@@ -75,6 +75,7 @@ TO_TARGET = (
     Column("target_seconds", "days", lambda v: format_amount(v / DAY)),
     Column("target_gpu_hours", "GPU hours", lambda v: format_amount(v, 0)),
     Column("target_energy_joules", "energy", _megawatt_hours),
+    Column("target_limit_energy_joules", "energy at the power limit", _megawatt_hours),
     Column("target_active_energy_joules", "energy at active power", _megawatt_hours),
     Column("target_nodes_energy_joules", "energy of nodes", _megawatt_hours),
     Column("target_facility_energy_joules", "energy of the facility", _megawatt_hours),

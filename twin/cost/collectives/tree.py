@@ -44,7 +44,7 @@ def tree_options(group: Group, library: Library, kind: CollectiveKind, bytes_: f
     sent = 2.0 * bytes_ * (nodes - 1) / nodes
     crossing = _crossing(group, bytes_)
     efficiency = float(tree.network_efficiency if nodes == 2 else tree.many_nodes_efficiency)
-    if tree.shared_nic_efficiency is not None and any(len(p) > len(group.nics[p]) for p in group.patterns):
+    if tree.shared_nic_efficiency is not None and any(len(p) > group.nics_of(p) for p in group.patterns):
         efficiency = min(efficiency, float(tree.shared_nic_efficiency))
     piece = min(sqrt(bytes_ * tree.piece_bytes), tree.largest_piece_bytes, bytes_)
     options = []
