@@ -274,6 +274,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"flavour": "torch", "grid": {"pipeline": 2, "data": 2}, "schedule": "zb_h1", "reshard_after_forward": True},
         "needed twice",
     ),
+    "gathered by Megatron": ({"reshard_after_forward": False}, "reshard_after_forward = False: is of PyTorch's"),
+    "sums of PyTorch's products": ({"flavour": "torch", "fused_accumulation": False}, "never add to sums"),
     "kept of nothing": ({"recompute_keeps": "attention"}, "needs recompute: true"),
     "nothing is fused": ({"fused_residual": False, "fused_elementwise": False}, "needs flavour: megatron or deepspeed"),
     "chains of a fused norm": ({"layers_in_steps": True}, r"set model\.norm: rms"),

@@ -13,7 +13,9 @@ OF_OTHERS = {
     "torch": ("distributed_optimizer", "overlap_gradients", "overlap_parameters", "split_messages"),
 }
 """Switches that an implementation has not."""
-ONLY_TORCH = ("weight_shards", "reshard_after_forward", "reduces_before_sending")
+ONLY_TORCH = ("weight_shards", "reduces_before_sending")
+ONLY_TORCH_EITHER = ("reshard_after_forward", "separate_reduction_group", "loss_in_place")
+"""Switches that say something off, too."""
 
 
 def check_flavour(job: MegatronJob) -> list[Problem]:
@@ -29,6 +31,9 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
         return problems + _only_torch(job)
     if job.loss_in_place is False and job.loss_rows is not None:
         problems.append(Problem("loss_in_place", "is of all logits at once; leave it out, or loss_rows", False))
+    if not job.fused_accumulation:
+        remedy = "is about Megatron's products; PyTorch's never add to sums: leave it out, or use flavour: megatron"
+        problems.append(Problem("fused_accumulation", remedy, False))
     if job.overlap_messages is not None:
         remedy = "schedules of torch.distributed.pipelining say themselves what waits for messages; leave it out, or "
         problems.append(Problem("overlap_messages", remedy + "use flavour: megatron", job.overlap_messages))
@@ -41,7 +46,7 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
 def _only_torch(job: MegatronJob) -> list[Problem]:
     remedy = "is of PyTorch's fully_shard; leave it out, or set flavour: torch"
     given = [key for key in ONLY_TORCH if getattr(job, key)]
-    given += [key for key in ("separate_reduction_group", "loss_in_place") if getattr(job, key) is not None]
+    given += [key for key in ONLY_TORCH_EITHER if getattr(job, key) is not None]
     return [Problem(key, remedy, getattr(job, key)) for key in given]
 
 

@@ -27,11 +27,6 @@ def _check_options(job: MegatronJob) -> list[Problem]:
     if job.document_mask:
         remedy = "is not known of megatron; leave it out, or use strategy: four_d"
         problems.append(Problem("document_mask", remedy, True))
-    if job.recompute_attention and job.recompute:
-        remedy = "is a part of what recompute: true computes again; set recompute: false, or leave it out"
-        problems.append(Problem("recompute_attention", remedy, True))
-    if job.recompute_layers is not None and not job.recompute:
-        problems.append(Problem("recompute_layers", "needs recompute: true", job.recompute_layers))
     if job.tensor_overlap and not job.sequence_parallel:
         problems.append(Problem("tensor_overlap", "needs sequence_parallel: true", True))
     if job.overlap_parameters and not (job.distributed_optimizer and job.overlap_gradients):
@@ -45,15 +40,32 @@ def _check_options(job: MegatronJob) -> list[Problem]:
         problems.append(Problem("overlap_messages", remedy, False))
     if job.context_traders is not None and job.context_exchange != "hierarchical":
         problems.append(Problem("context_traders", "needs context_exchange: hierarchical", job.context_traders))
-    if job.recompute_keeps != "nothing" and not job.recompute:
-        problems.append(Problem("recompute_keeps", "needs recompute: true", job.recompute_keeps))
     if not job.fused_residual and (job.flavour == "torch" or not job.fused_elementwise):
         remedy = "is about Megatron's fused kernels; needs flavour: megatron or deepspeed, and fused_elementwise: true"
         problems.append(Problem("fused_residual", remedy, False))
     if job.layers_in_steps and job.model.norm != "rms":
         remedy = "is about RMS norms; leave it out, or set model.norm: rms"
         problems.append(Problem("layers_in_steps", remedy, True))
-    return problems + check_flavour(job)
+    return problems + _check_recomputation(job) + check_flavour(job)
+
+
+def _check_recomputation(job: MegatronJob) -> list[Problem]:
+    """Return what says more finely what is computed again, where nothing of the kind is."""
+    problems, layers = list[Problem](), job.recompute_layers
+    if job.recompute_attention and job.recompute:
+        remedy = "is a part of what recompute: true computes again; set recompute: false, or leave it out"
+        problems.append(Problem("recompute_attention", remedy, True))
+    elif job.recompute_attention and job.attention not in UNFUSED:
+        remedy = f"is for attention that keeps scores, and {job.attention} keeps none: leave it out, or set attention: "
+        problems.append(Problem("recompute_attention", remedy + " or ".join(UNFUSED), True))
+    if layers is not None and not job.recompute:
+        problems.append(Problem("recompute_layers", "needs recompute: true", layers))
+    elif layers is not None and layers > job.model.layers:
+        remedy = f"the model has {job.model.layers} layers; use at most that many"
+        problems.append(Problem("recompute_layers", remedy, layers))
+    if job.recompute_keeps != "nothing" and not job.recompute:
+        problems.append(Problem("recompute_keeps", "needs recompute: true", job.recompute_keeps))
+    return problems
 
 
 def check_axes(job: MegatronJob, grid: Grid) -> list[Problem]:
