@@ -22,6 +22,7 @@ FINER: dict[str, dict[str, Any]] = {
     "some layers, inputs on the host": {"strategy": "four_d", "recompute_layers": 4, "recompute_inputs": "host"},
     "products kept": {"strategy": "four_d", "recompute_keeps": "products"},
     "stops early": {"strategy": "four_d", "recompute_stops_early": True},
+    "fsdp's": {"strategy": "fsdp", "recompute_stops_early": True},
     "megatron's": {"strategy": "megatron", "recompute_layers": 2, "recompute_keeps": "attention"},
 }
 

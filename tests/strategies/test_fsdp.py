@@ -283,6 +283,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "no divisor": ({"flavour": "deepspeed", "secondary": 3}, "must divide the 16 ranks"),
     "one node": ({"flavour": "deepspeed", "quantized_gradients": True, "machine": "frontier"}, "whole nodes"),
+    "stops nothing": ({"recompute": False, "recompute_stops_early": True}, "needs recompute: true"),
+    "stops before a mask": (
+        {"recompute": True, "recompute_stops_early": True, "dropout": 0.1},
+        "recompute_stops_early = True: with dropout",
+    ),
     "adapters": ({"lora": {}}, "trains every weight"),
     "unknown": ({"flavour": "fsdp3"}, "flavour"),
 }
@@ -317,13 +322,6 @@ def test_a_block_that_stops_early_leaves_out_its_last_product(flavour: str) -> N
     products = [op.kernel.flops for name, op in ops(whole) if name in left_out and isinstance(op.kernel, Gemm)]
     assert hardware_flops(whole) - hardware_flops(early) == pytest.approx(16 * sum(products), rel=1e-12)
     assert moved(whole) == moved(early)
-
-
-def test_dropout_s_mask_comes_behind_the_last_product() -> None:
-    stops = described({"weights": 16}, recompute=True, recompute_stops_early=True, dropout=0.1)
-    assert ops(stops) == ops(described({"weights": 16}, recompute=True, dropout=0.1))
-    kept = described({"weights": 16}, recompute=False, recompute_stops_early=True)  # as a search may have it
-    assert ops(kept) == ops(described({"weights": 16}, recompute=False))
 
 
 def test_it_is_then_as_quick_as_the_pieces_that_torchtitan_composes() -> None:

@@ -232,7 +232,7 @@ class Options(Variant):
                 "recompute": self.recompute,
                 "recompute_layers": self.recompute_layers if self.recompute else None,
                 "recompute_keeps": self.recompute_keeps if self.recompute else "nothing",
-                "recompute_stops_early": self.stops_early,
+                "recompute_stops_early": self.stops_early and self.recompute,
                 "cache_gathered_layers": self.cache_gathered_layers,
                 "data_reduction": reduction,
                 "overlap": job.overlap.model_copy(update={name: getattr(self, name) for name in (*SWITCHES, *BEYOND)}),

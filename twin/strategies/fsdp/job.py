@@ -195,6 +195,11 @@ def check(job: FsdpJob) -> list[Problem]:
         problems.append(Problem("loss_in_place", remedy, True))
     if job.loss_in_place is False and job.loss_rows is not None:
         problems.append(Problem("loss_in_place", "is of all logits at once; leave it out, or loss_rows", False))
+    if job.recompute_stops_early and not job.recompute:
+        problems.append(Problem("recompute_stops_early", "needs recompute: true", True))
+    elif job.recompute_stops_early and job.dropout:
+        remedy = "with dropout, whose mask comes behind the last product, blocks run again whole; leave one of both out"
+        problems.append(Problem("recompute_stops_early", remedy, True))
     if job.flavour != "deepspeed":
         remedy = "is of DeepSpeed; leave it out, or set flavour: deepspeed"
         given = [key for key in ONLY_DEEPSPEED if getattr(job, key) not in (None, False)]

@@ -15,6 +15,8 @@ from twin.strategies.strategy import Variant
 
 VARIED = ("recompute", "reshard", "offload")
 TRUTHS = ("recompute", "reshard_after_forward")
+EARLY = "recompute_stops_early"
+"""What a job that recomputes blocks may say further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +72,15 @@ class Options(Variant):
             value = getattr(self, key)
             if key in raw or value != FsdpJob.model_fields[key].default:
                 raw[key] = value
+        if not self.recompute:
+            raw.pop(EARLY, None)
         offload_choices.settle(self.offload, raw)
 
     def on(self, job: Job) -> FsdpJob:
         """Return the job with these options."""
         assert isinstance(job, FsdpJob)
         changes = {key: getattr(self, key) for key in (*TRUTHS, "offload")}
+        changes |= {} if self.recompute else {EARLY: FsdpJob.model_fields[EARLY].default}
         return job.model_copy(update=changes)
 
 
