@@ -37,6 +37,7 @@ from twin.strategies.four_d.options import BEYOND, Options
         ({"published": True, **PRODUCTS}, "recompute_keeps"),
         ({"published": True, "recompute": True, "recompute_stops_early": True}, "recompute_stops_early"),
         ({"recompute": False, **PRODUCTS}, "recompute_keeps = 'products': needs recompute: true"),
+        ({"recompute": False, "recompute_stops_early": True}, "recompute_stops_early = True: needs recompute: true"),
         ({**PRODUCTS, "recompute_inputs": "host"}, "recompute_inputs"),
         ({**PRODUCTS, "offload": {"activations": "host"}}, "recompute_keeps"),
         ({"recompute_keeps": "scores"}, "recompute_keeps"),
@@ -49,6 +50,11 @@ from twin.strategies.four_d.options import BEYOND, Options
         ({"published": True, **DIVIDED}, "divide.attention"),
         ({"published": True, **FLAT}, "tensor"),
         ({**FLAT, "lora": {"rank": 4}}, "tensor"),
+        (
+            {"communication_precision": {"scatters": "fp32"}, "lora": {"rank": 4}},
+            "communication_precision.scatters = 'fp32': weights that do not train have no gradients to scatter",
+        ),
+        ({"overlap": {"scatters_in_flight": 4}, "lora": {"rank": 4}}, "overlap.scatters_in_flight = 4: weights that"),
         ({**FLAT, **DIVIDED}, "divide.attention"),
         ({**FLAT, "model": {**MODEL, "qk_norm": True}}, "tensor"),
         ({**FLAT, "ranks": 16, "grid": GRIDS[2], "model": {**MODEL, "heads": 4}}, "tensor = '1d': cuts 4 heads"),
@@ -148,7 +154,7 @@ def test_options_are_read_as_they_are_written(
         overlap={"halves": halves, "across_blocks": across},
         divide=dict(zip(("attention", "mlp"), divided, strict=True)),
         tensor=tensor,
-        recompute_stops_early=early,
+        recompute_stops_early=early and recompute,
     )
     options = Options.of(described)
     assert Options.read(options.as_json()) == options

@@ -33,6 +33,8 @@ def check(job: FourDJob) -> list[Problem]:
     if job.lora is not None and job.communication_precision.gathers == "fp32":
         remedy = "weights that do not train have no fp32 form to be gathered in; use compute with lora"
         problems.append(Problem("communication_precision.gathers", remedy, "fp32"))
+    if job.lora is not None:
+        problems += _check_scatters(job)
     if not may_shard(job) and job.data_reduction.sharded:
         problems.append(
             Problem(
@@ -43,6 +45,17 @@ def check(job: FourDJob) -> list[Problem]:
             )
         )
     return problems if job.grid == "auto" else [*problems, *check_axes(job, job.grid)]
+
+
+def _check_scatters(job: FourDJob) -> list[Problem]:
+    """Return what adapters have no use for: their gradients are not cut over z, and weights have none."""
+    remedy = "weights that do not train have no gradients to scatter; leave it out with lora"
+    problems, most = list[Problem](), job.overlap.scatters_in_flight
+    if job.communication_precision.scatters == "fp32":
+        problems.append(Problem("communication_precision.scatters", remedy, "fp32"))
+    if most is not None:
+        problems.append(Problem("overlap.scatters_in_flight", remedy, most))
+    return problems
 
 
 def _check_beyond(job: FourDJob) -> list[Problem]:
@@ -68,6 +81,8 @@ def _check_beyond(job: FourDJob) -> list[Problem]:
         problems.append(Problem("recompute_layers", "needs recompute: true", layers))
     if keeps != "nothing" and not job.recompute:
         problems.append(Problem("recompute_keeps", "needs recompute: true", keeps))
+    if job.recompute_stops_early and not job.recompute:
+        problems.append(Problem("recompute_stops_early", "needs recompute: true", True))
     if keeps == "attention" and job.attention in UNFUSED:
         remedy = f"is for attention in one kernel, which keeps no scores; use flash, or another than {job.attention}"
         problems.append(Problem("recompute_keeps", remedy, keeps))
