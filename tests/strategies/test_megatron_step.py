@@ -293,7 +293,6 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "gathers without shards": ({"grid": {"data": 2}, "overlap_parameters": True}, "needs distributed_optimizer"),
     "waits for ever": ({"grid": {"pipeline": 2}, "schedule": "zb_h1", "overlap_messages": False}, "for ever"),
     "twice again": ({"recompute": True, "recompute_attention": True}, "recompute_attention"),
-    "scores of none": ({"recompute_attention": True, "attention": "flash"}, "flash keeps none: leave it out, or set"),
     "more than there are": ({"recompute": True, "recompute_layers": 5}, "recompute_layers = 5: the model has 4 layers"),
     "DeepSpeed": ({"grid": {"pipeline": 2}, "flavour": "deepspeed", "schedule": "zb_h1"}, "DeepSpeed's pipeline has"),
     "four_d's": ({"overlap": {"all_reduce": False}}, "overlap"),

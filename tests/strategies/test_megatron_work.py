@@ -95,3 +95,28 @@ def flops_of_kernels(job: Any) -> float:
             full = 4.0 * kernel.sequences * kernel.heads * kernel.sequence_length**2 * kernel.head_size
             counted += full * (2 if kernel.backward else 1)
     return counted
+
+
+@pytest.mark.parametrize("attention", ["flash", "plain"])
+@pytest.mark.parametrize("grid", [{}, {"context": 2}])
+def test_selective_recomputation_is_of_any_kernel(attention: str, grid: dict[str, int]) -> None:
+    """Megatron Core checkpoints its core attention, whose forward pass runs once more a block and micro-batch."""
+    if grid and attention == "plain":
+        return  # parts of a sequence are for fused kernels
+    plain, again = (
+        described(grid, attention=attention, recompute_attention=again, micro_steps=2) for again in (False, True)
+    )
+    forward = [
+        name
+        for name, op in ops(plain)
+        if "/F/" in name and isinstance(op, Compute) and isinstance(op.kernel, Attention)
+    ]
+    once_more = [
+        name for name, op in ops(again) if "/recompute/" in name and isinstance(getattr(op, "kernel", None), Attention)
+    ]
+    assert len(once_more) == len(forward) >= 2 * 4
+    attended = 4.0 * plain.model.sequence * H
+    tokens = plain.batch.sequences * plain.model.sequence
+    assert hardware_flops(again) - hardware_flops(plain) == pytest.approx(tokens * plain.model.layers * attended)
+    held = [strategy_of(job).memory(job, strategy_of(job).roles(job)[0])["activations"] for job in (plain, again)]
+    assert held[1] < held[0]

@@ -94,7 +94,7 @@ def test_pipelines_of_a_source():
 def test_options_of_a_source():
     split = job_of(TENSOR | {"sequence_parallel": True, "tp_comm_overlap": True, "recompute": "selective"}, GPT)
     assert (split.sequence_parallel, split.tensor_overlap) == (True, True)
-    assert (split.recompute, split.recomputes_scores) == (False, True)
+    assert (split.recompute, split.recompute_attention) == (False, True)
     eight = job_of(TENSOR | {"precision": "fp8 delayed", "machine": "dgx_h100", "flash_attention": True}, GPT)
     assert (eight.fp8_linears, eight.precision, eight.gradient_precision) == (True, "bf16", "fp32")
     ring = job_of(TENSOR | {"cp": 2, "dp": 1, "flash_attention": True}, GPT)

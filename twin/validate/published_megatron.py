@@ -130,7 +130,7 @@ def keys(run: Run) -> dict[str, Any]:
         if overlapped:
             found |= {"overlap_gradients": True, "overlap_parameters": True}
     if run.says("recompute").startswith("selective"):
-        found["recompute_attention"] = not run.flash  # which keeps no scores
+        found["recompute_attention"] = not run.flash  # whose path in Megatron-LM is not checkpointed
     return found
 
 

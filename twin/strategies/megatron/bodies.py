@@ -121,8 +121,8 @@ class Bodies:
             hooks.before(under, number)
             if number in again:
                 layer.forward(recompute, linears, again=True)
-            elif self.job.recomputes_scores and half != "weight":
-                layer.recompute_scores(recompute, linears)
+            elif self.job.recompute_attention and half != "weight":
+                layer.recompute_attention(recompute, linears)
             layer.backward(under, linears)
             hooks.after(under, number)
         if stage.first and half != "weight":

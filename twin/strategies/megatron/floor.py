@@ -55,8 +55,8 @@ def rehearsal(job: MegatronJob) -> MegatronJob | None:
             "weight_shards": 1 if torch else None,
             "reshard_after_forward": None,
             "stage_layers": None,
-            "recompute": job.recompute or not job.recomputes_scores,
-            "recompute_attention": job.recomputes_scores,
+            "recompute": job.recompute or not job.recompute_attention,
+            "recompute_attention": job.recompute_attention,
             "recompute_layers": None,
             "distributed_optimizer": False,
             "overlap_gradients": False,
@@ -78,7 +78,7 @@ def same_rehearsal(job: MegatronJob) -> tuple[object, ...]:
     return (
         job.order in SPLIT,
         *(local.grid.tensor, local.grid.context, local.sequences),
-        *(job.recomputes_scores, job.sequence_parallel, job.tensor_overlap, job.context_exchange),
+        *(job.recompute_attention, job.sequence_parallel, job.tensor_overlap, job.context_exchange),
     )
 
 
@@ -90,7 +90,7 @@ class _Passes:
         forward, back, weights = f"{only}F", f"{only}{'I' if split else 'B'}", f"{only}W"
         self._forward_block, self._needed_block = seconds(f"{forward}/block0/"), seconds(f"{back}/block0/")
         self._weights_block = seconds(f"{weights}/block0/") if split else 0.0
-        if job.recompute_layers is None and (job.recompute or job.recomputes_scores):
+        if job.recompute_layers is None and (job.recompute or job.recompute_attention):
             self._needed_block += seconds(f"{back}/recompute/block0/")
         self._first = (seconds(f"{forward}/embedding/"), seconds(f"{back}/embedding/"))
         self._last = (

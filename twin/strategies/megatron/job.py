@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import StrictBool
 
-from twin.description.attention import UNFUSED, AttentionForm
+from twin.description.attention import AttentionForm
 from twin.description.grid import Mesh
 from twin.description.job import Job
 from twin.description.model import Positive
@@ -85,8 +85,8 @@ class MegatronJob(Job):
     pass's message leaves, as in PyTorch of 2024 (recalled; 2.13 sends first), whose passes gather weights under all
     schedules."""
     recompute_attention: StrictBool = False
-    """With recompute: false, compute the attention's scores again in the backward pass (Megatron's selective);
-    flash attention does so by itself."""
+    """With recompute: false, compute attention again in the backward pass (Megatron Core's selective, whatever the
+    kernel; Megatron-LM's own path of flash attention left it out)."""
     recompute_layers: Positive | None = None
     """With recompute: true, only the first so many layers of each stage (`--recompute-method block`); all if absent."""
     recompute_keeps: Literal["nothing", "attention", "half_products"] = "nothing"
@@ -264,7 +264,7 @@ class MegatronJob(Job):
         """Flops of a step that all blocks' recomputation would be, and that are not done.
 
         By the convention of published rates: attention is not halved for its mask. What is done beyond that counts
-        against it: scores that are computed again without `recompute`, and keys and values that several ranks compute.
+        against it: attention computed again without `recompute`, and keys and values that several ranks compute.
         """
         model, passes = self.model, 4 if self.recompute else 3
         tokens = float(self.batch.sequences * model.sequence)
@@ -272,7 +272,7 @@ class MegatronJob(Job):
         attention = 4.0 * model.sequence * queries
         repeated = passes * tokens * model.layers * 4.0 * model.hidden * (keys - model.qkv_parts[1])
         if not self.recompute:
-            return (-tokens * model.layers * attention if self.recomputes_scores else 0.0) - repeated
+            return (-tokens * model.layers * attention if self.recompute_attention else 0.0) - repeated
         up = (2 if model.mlp_kind == "swiglu" else 1) * model.mlp_hidden  # gate and up
         down = 2.0 * model.hidden * model.mlp_hidden
         products = 2.0 * model.hidden * (2 * queries + 2 * keys + up) + down
@@ -297,8 +297,3 @@ class MegatronJob(Job):
         """Width of keys that all tensor ranks compute: where they have fewer heads than ranks, each rank has a copy."""
         heads, tensor = self.model.key_value_heads, self.concrete_grid.tensor
         return self.model.head_size * tensor * max(1, heads // tensor)
-
-    @property
-    def recomputes_scores(self) -> bool:
-        """Whether attention's scores are computed again alone."""
-        return self.recompute_attention and self.attention in UNFUSED

@@ -97,8 +97,8 @@ def _residual_in_steps(emit: Emitter, linears: Linears, linear: str, name: str) 
     emit.compute(name, work.residual_branch(job, elements))
 
 
-def recompute_scores(emit: Emitter, linears: Linears) -> None:
-    """Attention again, for a backward pass that kept none of its scores."""
+def recompute_attention(emit: Emitter, linears: Linears) -> None:
+    """Attention again, for a backward pass that kept none of what it made."""
     attention(emit.under("again"), linears.job, linears.local, backward=False)
 
 

@@ -146,7 +146,9 @@ class Held:
             return max((sum(n * size for n, size in zip(each, sizes, strict=True)) for each in moments), default=0.0)
 
         e, of_heads = job.element_bytes, {"sequences": local.sequences, "heads": local.heads}
-        scores = score_gradient_bytes(job, **of_heads) + (score_bytes(job, **of_heads) if job.recomputes_scores else 0)
+        scores = score_gradient_bytes(job, **of_heads) + (
+            score_bytes(job, **of_heads) if job.recompute_attention else 0
+        )
         inner = e * local.tokens * (local.mlp_up + local.mlp)
         # the MLP goes before attention
         gradients = e * 2 * local.residual_elements + max(inner, scores + self._exchanged - inner)
@@ -299,8 +301,9 @@ def kept_results(job: MegatronJob, local: Local) -> float:
 
 
 def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
-    """What one block's backward pass needs; without scores that are computed again, unless `whole`."""
-    form = "flash" if job.recomputes_scores and not whole else job.attention
+    """What one block's backward pass needs; without what attention computes again, unless `whole`."""
+    again = job.recompute_attention and not whole
+    form = "flash" if again and job.attention in UNFUSED else job.attention
     block = block_activation_bytes(
         job.model_copy(update={"attention": form}),
         tokens=local.tokens,
@@ -317,6 +320,6 @@ def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
     if job.traders > 1:  # of more ranks than heads of keys each has its own
         copied = local.tokens * (max(local.kv_heads, job.traders) - local.kv_heads)
         block += 2.0 * job.element_bytes * job.model.head_size * copied
-    if job.recomputes_scores and not whole and job.attention in UNFUSED:
+    if again:  # nor its rows' sums
         block -= FP32_BYTES * local.tokens * local.heads
     return block

@@ -55,9 +55,6 @@ def _check_recomputation(job: MegatronJob) -> list[Problem]:
     if job.recompute_attention and job.recompute:
         remedy = "is a part of what recompute: true computes again; set recompute: false, or leave it out"
         problems.append(Problem("recompute_attention", remedy, True))
-    elif job.recompute_attention and job.attention not in UNFUSED:
-        remedy = f"is for attention that keeps scores, and {job.attention} keeps none: leave it out, or set attention: "
-        problems.append(Problem("recompute_attention", remedy + " or ".join(UNFUSED), True))
     if layers is not None and not job.recompute:
         problems.append(Problem("recompute_layers", "needs recompute: true", layers))
     elif layers is not None and layers > job.model.layers:
