@@ -13,6 +13,7 @@ from twin.cost.memory import memory_use
 from twin.description.load import load_device
 from twin.schedule.kernels import Gemm
 from twin.schedule.ops import Compute
+from twin.strategies.megatron.options import variants
 
 OVERLAP = {"sequence_parallel": True, "tensor_overlap": True}
 
@@ -95,3 +96,16 @@ def test_sums_of_16_bits_are_widened_for_the_update() -> None:
         assert "gradients of the update" not in wide
     many = memory_use(described({}, gradient_precision="compute", sequences=8 * B, model={"sequence": 4 * S}))
     assert "gradients of the update" not in many.by_category
+
+
+def test_a_search_without_sequence_parallelism_leaves_its_overlap_out() -> None:
+    """Candidates kept `tensor_overlap`, which is refused then, and were never tried."""
+    job = described({"tensor": 2}, **OVERLAP)
+    options = [each for each in variants(job, frozenset({"sequence"})) if not each.sequence_parallel]
+    assert options
+    for each in options:
+        assert not each.on(job).tensor_overlap
+        raw: dict[str, Any] = {"tensor_overlap": True, "sequence_parallel": True}
+        each.settle(raw)
+        assert not raw["sequence_parallel"]
+        assert "tensor_overlap" not in raw

@@ -137,15 +137,20 @@ class Options(Variant):
         for key, value in self._keys().items():
             if key in raw or value != MegatronJob.model_fields[key].default:
                 raw[key] = list(value) if isinstance(value, tuple) else value
-        if self.recompute != "full":
-            for key in FINER:
-                raw.pop(key, None)
+        for key in self._without:
+            raw.pop(key, None)
 
     def on(self, job: Job) -> MegatronJob:
         """Return the job with these options."""
         assert isinstance(job, MegatronJob)
-        plain = {key: MegatronJob.model_fields[key].default for key in FINER}
-        return job.model_copy(update={**self._keys(), **({} if self.recompute == "full" else plain)})
+        plain = {key: MegatronJob.model_fields[key].default for key in self._without}
+        return job.model_copy(update={**self._keys(), **plain})
+
+    @property
+    def _without(self) -> tuple[str, ...]:
+        """Keys that mean nothing with these options."""
+        finer = () if self.recompute == "full" else FINER
+        return (*finer, *(() if self.sequence_parallel else ("tensor_overlap",)))
 
     def _keys(self) -> dict[str, Any]:
         return {
