@@ -38,7 +38,8 @@ EQUAL_LOSS = 1e-3
 
 DIVIDED: dict[str, Any] = {"divide": {"attention": True, "mlp": True}}
 FLAT: dict[str, Any] = {"tensor": "1d"}
-VARIANTS = {", divided": DIVIDED, ", `tensor: 1d`": FLAT}
+THRIFTY: dict[str, Any] = {"overlap": {"scatters_in_flight": 1}}
+VARIANTS = {", divided": DIVIDED, ", `tensor: 1d`": FLAT, ", `scatters_in_flight: 1`": THRIFTY}
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def _pipeline(schedule: str) -> Contest:
 
 CONTESTS = {
     "z=4 against FSDP2": Contest({"z": 4}, {"strategy": "fsdp", "grid": {"weights": 4}}, "fsdp"),
+    "z=4, thrifty, against FSDP2": Contest({"z": 4}, peer="fsdp", more=THRIFTY),
     "y=4 against tensor parallelism": Contest({"y": 4}, _torch(tensor=4), "tp"),
     "x=4 against tensor parallelism": Contest({"x": 4}, _torch(tensor=4), "tp"),
     "z=2 y=2 against FSDP2 x TP": Contest({"z": 2, "y": 2}, _torch(data=2, tensor=2), "fsdp_tp"),
