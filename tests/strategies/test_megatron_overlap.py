@@ -94,6 +94,9 @@ def test_sums_of_16_bits_are_widened_for_the_update() -> None:
         assert used["activations"] + used["gradients of the update"] == FP32 * own
         wide = memory_use(described({"data": data}, **options)).by_category
         assert "gradients of the update" not in wide
+    divided = {**small, "distributed_optimizer": True, "gradient_precision": "compute"}
+    few = memory_use(described({"data": 4}, flavour="deepspeed", **divided))
+    assert "gradients of the update" not in few.by_category
     many = memory_use(described({}, gradient_precision="compute", sequences=8 * B, model={"sequence": 4 * S}))
     assert "gradients of the update" not in many.by_category
 
