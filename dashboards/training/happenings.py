@@ -83,6 +83,8 @@ def _alerts(catalog: Catalog, entry: Entry) -> Iterator[Happening]:
             line = json.loads(text)
             after, time = whole(line["after_steps"]), _text(line.get("time"), 40)
             now = {_key(each): _text(each["text"], MAX_WORDS) for each in line["findings"]}
+            if line.get("not_located"):
+                now["not located"] = _text(line["not_located"]["text"], MAX_WORDS)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
         yield from (Happening(after, "warning", words, time) for key, words in now.items() if key not in known)

@@ -27,6 +27,7 @@ class Display:
     def __init__(self, *, shown: bool, steps: int, start: int) -> None:
         self.shown, self.steps = shown, steps
         self._every = max(1, steps // LINES)
+        self._due = start + self._every
         self._progress: Progress | None = None
         console = Console(stderr=True)
         if shown and console.is_terminal:
@@ -62,7 +63,8 @@ class Display:
             return
         if self._progress is not None:
             self._progress.update(self._task, completed=figures["step"] + 1, figures=line(figures, short=True))
-        elif (figures["step"] + 1) % self._every == 0 or figures["step"] + 1 == self.steps:
+        elif (done := figures["step"] + 1) >= self._due or done == self.steps:  # not all steps have figures
+            self._due = done - done % self._every + self._every
             self.say(f"step {figures['step'] + 1:>{len(str(self.steps))}}/{self.steps}  {line(figures)}")
 
     def close(self) -> None:

@@ -63,6 +63,7 @@ class Lookout:
         self._seen: set[str] = set()
         """What the last look found."""
         self._looks = 0
+        self._long_seen = self._long = False
         self._suspicious = False
         self._group = context.mesh.everyone
         if self._group is not None and context.device.type == "cuda":
@@ -161,9 +162,10 @@ class Lookout:
                 self._display.warn(f"watch: {each['text']} (confidence {100 * each['confidence']:.1f} %)")
         for key in sorted(set(self._known) - set(now)):
             self._display.say(f"watch: it is over: {self._known[key]['text']}")
-        told = {**answer.found, "healthy": not now, "findings": list(now.values())}
+        was_long, is_long = self._long, self._is_long(answer.found)
+        told = {**answer.found, "healthy": not now and not is_long, "findings": list(now.values())}
         told["suspected"] = [each["text"] for key, each in seen.items() if key not in now]
-        if now or self._known:
+        if now or self._known or is_long or was_long:
             self._write(answer.after_steps, told)
         self._seen, self._known, self._looks = set(seen), now, self._looks + 1
         text = json.dumps({"after_steps": answer.after_steps, **told})
@@ -172,9 +174,21 @@ class Lookout:
         except DescriptionError as error:  # a full disk does not end a run
             self._display.warn(f"watch: {error}")
 
+    def _is_long(self, found: dict[str, Any]) -> bool:
+        """Tell whether steps are far too long for no known reason, twice in turn; say when that begins and ends."""
+        longer, seen = found.get("not_located") or {}, self._long_seen
+        self._long_seen = not longer.get("assumed", True)
+        was_long, self._long = self._long, seen and self._long_seen
+        if self._long and not was_long:
+            self._display.warn(f"watch: {longer['text']}; what was found does not explain it")
+        if was_long and not self._long:
+            self._display.say("watch: it is over: steps are as long as they should be")
+        return self._long
+
     def _write(self, after_steps: int, told: dict[str, Any]) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         kept = {key: told[key] for key in ("healthy", "findings", "step_seconds", "expected_step_seconds")}
+        kept["not_located"] = told.get("not_located") if self._long else None
         line = json.dumps({"time": stamp, "after_steps": after_steps, **kept})
         try:
             with (self.out / ALERTS).open("a", encoding="utf-8") as file:

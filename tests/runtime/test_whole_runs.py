@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from runtime.records.console import Stopwatch
+from runtime.records.console import Display, Stopwatch
 from tests.runtime import runs
 from twin.cli import main
 
@@ -225,3 +225,15 @@ def test_compiled_kernels_train_as_plain_ones(finished, tmp_path):
     assert "Traceback" not in done.stderr
     plain = list(runs.losses(out).values())
     assert list(runs.losses(tmp_path / "run").values()) == pytest.approx(plain, rel=1e-5)
+
+
+def test_some_twenty_lines_are_shown_whatever_steps_have_figures(capsys):
+    """Steps that were multiples of both were shown alone: three of fifteen, and two of a thousand steps' 76."""
+    for steps, every in ((103, 7), (1000, 13), (1000, 1), (10, 1)):
+        display = Display(shown=True, steps=steps, start=0)
+        logged = [step for step in range(steps) if (step + 1) % every == 0 or step == steps - 1]
+        for step in logged:
+            display.step({"step": step, "loss": 1.0, "memory_bytes": 0})
+        shown = capsys.readouterr().out.splitlines()
+        assert min(len(logged), 15) <= len(shown) <= 21
+        assert shown[-1].startswith(f"step {steps}/{steps}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +22,7 @@ from twin.diagnose.links import slow_links
 from twin.diagnose.loading import slow_loading
 from twin.diagnose.observed import Ints, Observed, from_side, groups_of_ranks
 from twin.diagnose.probe import Probe, read_probe
-from twin.diagnose.worth import worth
+from twin.diagnose.worth import saved_share, worth
 from twin.engine.simulate import MANY_CLASSES, simulate
 from twin.strategies import load_job
 
@@ -47,6 +46,7 @@ def diagnose(
     """
     named, beside = _looked_for(observed, job, should, probe, reference)
     found = [worth(each, observed, job, should.step_seconds) for each in named]
+    together = found[0].saved_share if len(found) == 1 else saved_share(named, observed, job, should.step_seconds)
     found.sort(key=lambda each: (-(each.saved_share or 0.0), -each.seconds, each.kind, each.ranks))
     return Diagnosis(
         tuple(found),
@@ -55,20 +55,21 @@ def diagnose(
         observed.grid.ranks,
         float(np.median(observed.step_seconds)),
         should.step_seconds,
-        _not_located(found, observed, job, should, reference),
+        _not_located(together if found else 0.0, observed, job, should, reference),
+        together if len(found) > 1 else None,
     )
 
 
 def _not_located(
-    found: list[Finding], observed: Observed, job: Job, should: Expected, reference: Observed | None
+    saved: float | None, observed: Observed, job: Job, should: Expected, reference: Observed | None
 ) -> NotLocated | None:
     """Say how much longer a step is than it should be, if that is far more than the model errs, or steps differ.
 
-    Without what findings are worth; where the twin cannot say what one of them is worth, nothing is told.
+    Without what findings are worth together, `saved` of a step; where the twin cannot say that, nothing is told.
     """
-    if any(each.saved_share is None for each in found):
+    if saved is None:
         return None
-    left = float(np.median(observed.step_seconds)) * prod(1.0 - (each.saved_share or 0.0) for each in found)
+    left = float(np.median(observed.step_seconds)) * (1.0 - saved)
     usual = should.step_seconds if reference is None else float(np.median(reference.step_seconds))
     if usual <= 0 or left < (MODEL_ERROR if reference is None else CHANGE) * usual:
         return None

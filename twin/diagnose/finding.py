@@ -22,7 +22,7 @@ class Finding:
     slowdown: float
     """Factor by which it takes longer than its healthy peers, or, for `axis` and `compute`, than the twin says."""
     seconds: float
-    """Time that this adds to a step, on the culprit."""
+    """Time in a step that its ops take longer, on the culprit; of an axis' collectives some may be hidden."""
     ranks: tuple[int, ...] = ()
     hosts: tuple[int, ...] = ()
     """One, or several of which it is one that the evidence cannot tell apart."""
@@ -57,12 +57,13 @@ class Finding:
         """One sentence."""
         percent = f"{100 * (self.slowdown - 1):.0f} %"
         longer = f"{1e3 * self.seconds:,.3g} ms a step"
+        hidden_too = f"{longer}, hidden or not"
         said = {
             "device": f"compute of {self.where} is slow: {percent} longer than its peers, {longer}",
             "host": f"{self.where} is slow: all its ranks compute {percent} longer than the others, {longer}",
             "link": f"the network of {self.where} is slow: what crosses it takes {percent} longer, {longer}",
             "loading": f"{self.where} wait{'s' if len(self.ranks) == 1 else ''} for data: {longer}",
-            "axis": f"{self.where} is slower than {self.yardstick} everywhere: {percent} longer, {longer}",
+            "axis": f"{self.where} is slower than {self.yardstick} everywhere: {percent} longer, {hidden_too}",
             "compute": f"all ranks compute slower than {self.yardstick}: {percent} longer, {longer}",
         }
         return said[self.kind]
@@ -128,6 +129,8 @@ class Diagnosis:
     """A healthy step, by the twin."""
     not_located: NotLocated | None = None
     """Where a step is far longer than it should be, and findings do not explain it."""
+    saved_share: float | None = None
+    """Of several findings, what a step would be shorter by without all of them, by the twin."""
 
     @property
     def healthy(self) -> bool:
@@ -140,6 +143,7 @@ class Diagnosis:
             "healthy": self.healthy,
             "findings": [each.as_json() for each in self.findings],
             "not_located": None if self.not_located is None else self.not_located.as_json(),
+            "saved_share": None if self.saved_share is None else float(f"{self.saved_share:.4g}"),
             "notes": list(self.notes),
             "steps": self.steps,
             "ranks": self.ranks,

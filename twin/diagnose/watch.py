@@ -29,7 +29,7 @@ class Watcher:
             self._expected = expectation(self._job)
         hosts = int(observed.host_of_rank.max()) + 1
         found = diagnose(observed, self._job, self._expected, read_probe(window, hosts, "window"), self._reference)
-        if not found.findings and self._reference is None:
+        if found.healthy and self._reference is None:
             self._reference = observed
         job = self._job.model_dump(mode="json", by_alias=True)
         return {**found.as_json(), "job": job, "figures": figures_of(observed, window)}

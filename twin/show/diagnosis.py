@@ -33,7 +33,11 @@ def diagnosis(found: Diagnosis, job: Job) -> None:
             console.print(f"[bold red]not located[/]: {escape(longer.text)}; {stands_out}")
     else:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name, justify in (("", "left"), ("confidence", "right"), ("mended, a step is shorter by", "right")):
+        for name, justify in (
+            ("", "left"),
+            ("confidence", "right"),
+            ("were it alone: mended, a step is shorter by", "right"),
+        ):
             table.add_column(name, justify=justify)  # type: ignore[arg-type]  # rich's literals
         for each in found.findings:
             saved = "" if each.saved_share is None else f"{100 * each.saved_share:.1f} %"
@@ -43,6 +47,8 @@ def diagnosis(found: Diagnosis, job: Job) -> None:
                 saved,
             )
         console.print(table)
+        if found.saved_share is not None:
+            console.print(f"all of them mended, a step is shorter by {100 * found.saved_share:.1f} %")
         if longer is not None:
             console.print(f"[bold red]not located[/]: without that {escape(longer.text)}")
     for note in found.notes:

@@ -22,7 +22,9 @@ from runtime.watch.wanted import WatchWanted
 from tests.runtime import runs
 from tests.tiers import makes
 from twin.compare.side import read_side
+from twin.diagnose.diagnose import expectation
 from twin.diagnose.observed import from_side
+from twin.diagnose.watch import Watcher
 from twin.strategies import load_job
 from twin.strategies.four_d.grid import Grid
 from twin.trace.store import read_trace
@@ -167,6 +169,55 @@ def test_alerts_come_when_seen_twice_and_go_once(tmp_path):
         (33, "warning", "rank 2"),
         (53, "warning over", "rank 2"),
     ]
+
+
+def test_steps_that_are_far_too_long_for_no_known_reason_are_an_alert(tmp_path):
+    """They were written down as healthy, and the first such look became what later ones were compared with."""
+    longer = {"text": "a step takes 3 times as long", "slowdown": 3.0, "seconds_per_step": 2.0, "assumed": False}
+    ill, guessed = answer() | {"not_located": longer}, answer() | {"not_located": longer | {"assumed": True}}
+    watch, said = lookout(tmp_path, [ill, ill, ill, guessed, guessed])
+    looked(watch, 5)
+    watch.close()
+    assert [text.partition(": ")[2].partition(";")[0] for text in said.said] == [
+        "watch: a step takes 3 times as long",
+        "it is over: steps are as long as they should be",
+    ]
+    lines = [json.loads(line) for line in (tmp_path / ALERTS).read_text().splitlines()]
+    assert [each["healthy"] for each in lines] == [False, False, True]
+    (tmp_path / "run.json").write_text("{}")
+    catalog = Catalog(tmp_path)
+    told = happenings_of(catalog, catalog.entries()[0], Record())
+    assert [(one.what, one.words) for one in told] == [
+        ("warning", "a step takes 3 times as long"),
+        ("warning over", "a step takes 3 times as long"),
+    ]
+
+
+def test_a_look_that_is_far_too_slow_is_no_reference():
+    job = load_job(
+        {
+            "model": {"layers": 2, "hidden": 512, "heads": 8, "sequence": 256, "vocabulary": 512},
+            "machine": "perlmutter",
+            "ranks": 8,
+            "grid": {"z": 8},
+            "batch": {"sequences": 8, "micro_sequences": 1},
+        }
+    )
+    should = expectation(job)
+    window = {
+        "step_seconds": [3 * should.step_seconds] * 8,
+        "compute": [should.compute.tolist()] * 8,
+        "transfer": {axis: [part.tolist()] * 8 for axis, part in should.transfer.items()},
+        "waited": {axis: [[0.0] * 8] * 8 for axis in should.transfer},
+        "loading": [[0.0] * 8] * 8,
+        "steps": list(range(8)),
+        "hosts": {"names": ["a", "b"], "of_rank": [0, 0, 0, 0, 1, 1, 1, 1]},
+        "probe": None,
+    }
+    ask = Watcher(job)
+    looks = [ask(window) for _ in range(3)]
+    assert [look["healthy"] for look in looks] == [False] * 3
+    assert all("3 times as long" in look["not_located"]["text"] for look in looks)
 
 
 def test_what_was_seen_once_is_a_suspicion(tmp_path):
