@@ -1,24 +1,29 @@
 """What a run's step is made of, without pairing ops: so runs of different grids, strategies and machines compare.
 
-Means over ranks, those of a folded run as often as their class has ranks. Compute, exposed communication by axis and
-idle time add up to the step exactly, by the definitions of `twin.trace.metrics`.
+Means over ranks, each as often as it stands for ranks of the job. Compute, exposed communication by axis and idle time
+add up to the step exactly, by the definitions of `twin.trace.metrics`. Where those that were written do not stand for
+all, the means over all that the simulation wrote down take their place.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from dashboards.catalog import Catalog, Entry
-from dashboards.events import Events, events_of
+from dashboards.events import Events, Ints, events_of
+from dashboards.standing import Weights, over, seconds_by_name, weights_of
 from twin.compare.kinds import compute_kind, with_axis
 from twin.compare.terms import Term
 from twin.trace.metrics import breakdown
 
 MAX_RANKS, MAX_STEPS = 64, 40
 """Ranks and steps that are taken apart, evenly among all: each takes some milliseconds."""
+SLACK = 1e-3
+"""Part of a step by which means of a manifest may miss it: such as do not add up are not taken."""
 
 
 @dataclass(frozen=True)
@@ -42,24 +47,54 @@ class Anatomies:
 
     middle: Anatomy
     steps: Mapping[int, Anatomy]
+    parts_over: str = "ranks"
+    """Whose means parts and phases are: `ranks`, or such as `4 of 64 ranks` where they do not stand for the others."""
+    kinds_over: str = "ranks"
+    """Whose means kinds and streams are, which no manifest has."""
 
 
 def anatomies_of(catalog: Catalog, entry: Entry) -> Anatomies:
     """Take the steps of a run apart, or take what was found before. Raises DescriptionError."""
-    return catalog.kept(entry, "anatomy", lambda: take_apart(events_of(catalog, entry), weights_of(entry)))
+
+    def made() -> Anatomies:
+        events = events_of(catalog, entry)
+        weights = weights_of(catalog, entry, events)
+        found, shown = take_apart(events, weights), _shown(events.ranks)
+        whose = over(entry, len(shown), sum(weights.get(rank, 1) for rank in shown.tolist()))
+        figures = entry.head.get("figures")
+        drawn = isinstance(figures, dict) and figures.get("engine") == "ranks"  # its waits for others are idle time
+        if whose == "ranks" and not drawn:
+            return found
+        said = _of_all(entry, found.middle) if len(found.steps) == 1 else None
+        if said is None:
+            return replace(found, parts_over=whose, kinds_over=whose)
+        return Anatomies(said, dict.fromkeys(found.steps, said), kinds_over=whose)
+
+    return catalog.kept(entry, "anatomy", made)
 
 
-def weights_of(entry: Entry) -> dict[int, int]:
-    """Return how many ranks each rank of a folded run stands for; empty of others."""
-    classes = entry.head.get("classes")
-    found = {}
-    for one in classes if isinstance(classes, list) else []:
-        if isinstance(one, dict) and type(one.get("representative")) is int and type(one.get("ranks")) is int:
-            found[one["representative"]] = max(one["ranks"], 0)
-    return found
+def _of_all(entry: Entry, found: Anatomy) -> Anatomy | None:
+    """Put what a simulation wrote down as means over all ranks in place of those of some; None where it did not."""
+    figures = entry.head.get("figures")
+    if entry.kind != "predicted" or not isinstance(figures, dict):
+        return None
+    exposed, phases = seconds_by_name(figures.get("exposed_by_axis")), seconds_by_name(figures.get("compute_by_phase"))
+    device = seconds_by_name({name: figures.get(name) for name in ("compute_seconds", "slowest_device_wait_seconds")})
+    rest = seconds_by_name({"idle": figures.get("idle_seconds"), "step": figures.get("step_seconds")})
+    if not (exposed and phases and device and rest) or sum(phases.values()) <= 0:
+        return None
+    compute = sum(device.values())  # with what the slowest of many devices takes longer, as in events
+    parts = {"compute": compute, **{f"exposed {axis}": value for axis, value in exposed.items() if value > 0}}
+    parts["idle"] = rest["idle"]
+    if not math.isclose(sum(parts.values()), rest["step"], rel_tol=SLACK):
+        return None
+    share = compute / sum(phases.values())
+    return replace(
+        found, step_seconds=rest["step"], parts=parts, phases={name: share * value for name, value in phases.items()}
+    )
 
 
-def take_apart(events: Events, weights: Mapping[int, int]) -> Anatomies:
+def take_apart(events: Events, weights: Weights) -> Anatomies:
     """Take each step apart; `weights` say how many ranks one stands for, one each where they do not."""
     numbers = events.steps
     chosen = [numbers[i] for i in sorted({int(i) for i in np.linspace(0, len(numbers) - 1, MAX_STEPS).round()})]
@@ -70,12 +105,16 @@ def take_apart(events: Events, weights: Mapping[int, int]) -> Anatomies:
     return Anatomies(steps[middle], steps)
 
 
-def _step(events: Events, number: int, weights: Mapping[int, int]) -> Anatomy:
+def _shown(ranks: Ints) -> Ints:
+    """Return the ranks that are taken apart, evenly among all."""
+    return ranks[sorted({int(i) for i in np.linspace(0, len(ranks) - 1, MAX_RANKS).round()})]
+
+
+def _step(events: Events, number: int, weights: Weights) -> Anatomy:
     at = np.flatnonzero(events.step == number)
     begin, end = events.span_ns(at)
     length = end - begin
-    ranks = np.unique(events.rank[at])
-    shown = ranks[sorted({int(i) for i in np.linspace(0, len(ranks) - 1, MAX_RANKS).round()})]
+    shown = _shown(np.unique(events.rank[at]).astype(np.int64))
     total = sum(weights.get(int(rank), 1) for rank in shown) or 1
     sums: tuple[dict[str, float], ...] = ({}, {}, {}, {})
     for rank in shown.tolist():

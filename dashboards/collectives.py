@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from dashboards.catalog import Entry
-from dashboards.events import Events
-from dashboards.members import Members, job_of
+from dashboards.catalog import Catalog, Entry
+from dashboards.events import Events, events_of
+from dashboards.members import Members, job_of, members_of
+from dashboards.standing import EACH_ONE, Weights, over, per_event, quantile, seconds_by_name, total_of, weights_of
 from dashboards.waiting import held, queues
 from twin.compare.kinds import MESSAGE, OWN, collective_kind
 from twin.cost.collective import collective_cost
@@ -48,7 +49,8 @@ MICRO_BATCH = re.compile(r"^(messages/)micro\d+/")
 class Row:
     """Collectives of one name and size, messages of all micro-batches together.
 
-    Times are medians over ranks, layers and steps, nanoseconds.
+    Times are medians over ranks, layers and steps, nanoseconds; totals are over all of them. A rank counts as often as
+    it stands for ranks of the job.
     """
 
     name: str
@@ -91,7 +93,12 @@ class Collectives:
 
     rows: tuple[Row, ...]
     ranks: int
+    """For which those that were written stand."""
     steps: int
+    over: str = "ranks"
+    """Whose times these are: `ranks`, or such as `4 of 64 ranks` where they do not stand for the others."""
+    peers_seconds: float | None = None
+    """For which a rank of all stands still in a step, as a simulation wrote it down, where these are not of all."""
 
     @property
     def transfer_seconds_per_rank(self) -> float:
@@ -114,9 +121,28 @@ class Collectives:
         return sum(row.total_ahead_ns for row in self.rows) / 1e9 / max(self.ranks * self.steps, 1)
 
 
-def collectives_of(events: Events, members: Members) -> Collectives:
-    """Group a run's collectives by name, stream and size; `members` says over how many ranks a stream's run."""
-    ranks, steps = len(events.ranks), len(events.steps)
+def read_collectives(catalog: Catalog, entry: Entry) -> Collectives:
+    """Group the collectives of a run, or take what was found before. Raises DescriptionError."""
+
+    def made() -> Collectives:
+        events = events_of(catalog, entry)
+        found = collectives_of(events, members_of(entry, events), weights_of(catalog, entry, events))
+        whose = over(entry, len(events.ranks), found.ranks)
+        figures = entry.head.get("figures")
+        peers = {}
+        if whose != "ranks" and entry.kind == "predicted" and isinstance(figures, dict):
+            peers = seconds_by_name(figures.get("peers_by_axis"))
+        return replace(found, over=whose, peers_seconds=sum(peers.values()) if peers else None)
+
+    return catalog.kept(entry, "collectives", made)
+
+
+def collectives_of(events: Events, members: Members, weights: Weights = EACH_ONE) -> Collectives:
+    """Group a run's collectives by name, stream and size; `members` says over how many ranks a stream's run.
+
+    `weights` says for how many ranks of the job each written one stands, one each where it does not.
+    """
+    ranks, steps, counts = total_of(events, weights), len(events.steps), per_event(events, weights)
     chosen = np.flatnonzero(events.kind.are("collective"))
     if not len(chosen):
         return Collectives((), ranks, steps)
@@ -133,6 +159,7 @@ def collectives_of(events: Events, members: Members) -> Collectives:
     rows = []
     for a, b in pairwise(bounds):
         at = chosen[order[a:b]]
+        times = counts[at]
         transfer = events.end_ns[at] - events.start_ns[at]
         waiting = np.maximum(events.start_ns[at] - events.arrival_ns[at], 0)
         first = int(at[0])
@@ -149,16 +176,16 @@ def collectives_of(events: Events, members: Members) -> Collectives:
                 stream=events.stream[first],
                 members=1 if axis in OWN else 2 if kind == MESSAGE else members.get(events.stream[first]),
                 bytes=float(events.bytes[first]),
-                count=len(at) / max(ranks * steps, 1),
-                transfer_ns=float(np.median(transfer)),
-                transfer_p90_ns=float(np.percentile(transfer, 90)),
-                skew_ns=float(np.median(skew)),
-                queue_ns=float(np.median(queue)),
-                total_transfer_ns=float(transfer.sum()),
-                total_skew_ns=float(skew.sum()),
-                total_queue_ns=float(queue.sum()),
-                ahead_ns=float(np.median(ahead)),
-                total_ahead_ns=float(ahead.sum()),
+                count=float(times.sum()) / max(ranks * steps, 1),
+                transfer_ns=quantile(transfer, times, 0.5),
+                transfer_p90_ns=quantile(transfer, times, 0.9),
+                skew_ns=quantile(skew, times, 0.5),
+                queue_ns=quantile(queue, times, 0.5),
+                total_transfer_ns=float(transfer @ times),
+                total_skew_ns=float(skew @ times),
+                total_queue_ns=float(queue @ times),
+                ahead_ns=quantile(ahead, times, 0.5),
+                total_ahead_ns=float(ahead @ times),
             )
         )
     return Collectives(tuple(sorted(rows, key=lambda r: -r.total_transfer_ns)), ranks, steps)

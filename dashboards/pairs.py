@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dashboards.events import Events, Floats
+from dashboards.standing import EACH_ONE, Weights, per_event, quantile
 from twin.compare.kinds import collective_kind, compute_kind
 from twin.schedule.communicator import Role
 
@@ -16,6 +17,7 @@ from twin.schedule.communicator import Role
 class Pairs:
     """Ops that both runs have; times are medians over ranks and steps, nanoseconds.
 
+    A rank counts as often as it stands for ranks of the job.
     A collective counts from when its last member came.
     """
 
@@ -30,11 +32,17 @@ class Pairs:
     second_ns: Floats
 
 
-def pairs_of(first: Events, second: Events, roles: Sequence[Role] = ()) -> Pairs:
-    """Pair the computes and collectives of two runs: ranks of each role by themselves, where there are several."""
+def pairs_of(
+    first: Events, second: Events, roles: Sequence[Role] = (), weights: tuple[Weights, Weights] = (EACH_ONE, EACH_ONE)
+) -> Pairs:
+    """Pair the computes and collectives of two runs: ranks of each role by themselves, where there are several.
+
+    `weights` says of each run for how many ranks of the job each written one stands.
+    """
     parts = roles if len(roles) > 1 else [None]
     ours, theirs = (
-        {name: found for role in parts for name, found in _medians(events, role).items()} for events in (first, second)
+        {name: found for role in parts for name, found in _medians(events, role, counts).items()}
+        for events, counts in zip((first, second), weights, strict=True)
     )
     names = [name for name in ours if name in theirs]
     rows = [ours[name][1] for name in names]
@@ -54,7 +62,7 @@ def pairs_of(first: Events, second: Events, roles: Sequence[Role] = ()) -> Pairs
     )
 
 
-def _medians(events: Events, role: Role | None) -> dict[str, tuple[float, int]]:
+def _medians(events: Events, role: Role | None, weights: Weights) -> dict[str, tuple[float, int]]:
     """For each op its median time, and a row that tells the rest; of one role if there are several."""
     wanted = ~events.kind.are("wait")
     if role is not None:
@@ -66,12 +74,12 @@ def _medians(events: Events, role: Role | None) -> dict[str, tuple[float, int]]:
     duration = (events.end_ns - events.start_ns)[chosen]
     order = np.lexsort((duration, which))
     ends = np.flatnonzero(np.diff(which[order], append=-1)) + 1
+    counts = per_event(events, weights)[chosen]
     found: dict[str, tuple[float, int]] = {}
     names, begin = list(base), 0
     for end in ends:
-        middle = duration[order[begin:end]]
-        half = len(middle) // 2
-        median = float(middle[half] if len(middle) % 2 else (middle[half - 1] + middle[half]) / 2)
+        at = order[begin:end]
+        median = quantile(duration[at], counts[at], 0.5)
         found[path + names[int(which[order[begin]])]] = (median, int(chosen[order[begin]]))
         begin = int(end)
     return found

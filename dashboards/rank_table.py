@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from dashboards.catalog import Catalog, Entry
-from dashboards.events import Events, Floats, events_of, grid_of
+from dashboards.events import Floats, events_of, grid_of
+from dashboards.standing import stand_ins
 from dashboards.waiting import held, queues
 from twin.description.grid import Axes
 from twin.description.problems import fail
@@ -56,6 +57,9 @@ class RankTable:
     grid: Axes
     figures: Mapping[str, Floats]
     recorded: int
+    """Ranks that have figures, those included for which another of their class stands."""
+    stands: Mapping[int, int] = field(default_factory=dict)
+    """Rank with events that stands for a rank, where its figures come from events."""
 
     @property
     def names(self) -> list[str]:
@@ -74,7 +78,7 @@ def rank_table_of(catalog: Catalog, entry: Entry) -> RankTable:
         path = catalog.file(entry, RANKS)
         if path.is_file():
             return _read(entry, grid, path.as_posix())
-        return _from_events(events_of(catalog, entry), grid)
+        return _from_events(catalog, entry, grid)
 
     return catalog.kept(entry, "ranks", made)
 
@@ -112,18 +116,19 @@ def _from_watch(entry: Entry, grid: Axes) -> RankTable:
     return RankTable(grid, figures, grid.ranks)
 
 
-def _from_events(events: Events, grid: Axes) -> RankTable:
-    """Add up events rank by rank; the mean over steps."""
+def _from_events(catalog: Catalog, entry: Entry, grid: Axes) -> RankTable:
+    """Add up events rank by rank, the mean over steps; a folded rank has the figures of that which stands for it."""
+    events = events_of(catalog, entry)
     steps = max(len(events.steps), 1)
     if len(events) and events.ranks[-1] >= grid.ranks:
         raise fail("rank", f"the run has events of a rank that a job of {grid.ranks} ranks does not have")
-    there = np.zeros(grid.ranks, dtype=bool)
-    there[events.ranks] = True
+    stands, source = stand_ins(catalog, entry, events), np.full(grid.ranks, -1)
+    source[list(stands)] = list(stands.values())
     figures: dict[str, Floats] = {}
 
     def add(name: str, at: np.ndarray[tuple[int], np.dtype[np.bool_]], seconds: Floats) -> None:
         total = np.bincount(events.rank[at], weights=seconds, minlength=grid.ranks) / steps
-        figures[name] = np.where(there, total, np.nan)
+        figures[name] = np.where(source >= 0, total[source], np.nan)
 
     compute = events.kind.are("compute")
     add("compute_seconds", compute, (events.end_ns - events.start_ns)[compute] / 1e9)
@@ -137,4 +142,4 @@ def _from_events(events: Events, grid: Axes) -> RankTable:
             add(f"transfer_{axis}_seconds", chosen, took)
             add(f"exposed_{axis}_seconds", waits, (events.end_ns - events.start_ns)[waits] / 1e9)
             add(f"peers_{axis}_seconds", chosen, still[chosen])
-    return RankTable(grid, figures, int(there.sum()))
+    return RankTable(grid, figures, len(stands), stands)

@@ -47,10 +47,11 @@ def _conclusion(context: PageContext, query: Query, entries: list[Entry]) -> tup
     """Three sentences: how long the step is, what most of it or of the difference is, and how fast that makes it."""
     first = _speed(context, entries[0])
     if len(entries) == 1:
-        middle = anatomies_of(context.catalog, entries[0]).middle
+        found_of = anatomies_of(context.catalog, entries[0])
+        middle = found_of.middle
         parts = sorted(middle.parts.items(), key=lambda part: -part[1])
         most = ", ".join(f"{n} {seconds(v)} ({100 * v / middle.step_seconds:.0f} %)" for n, v in parts[:3] if v > 0)
-        return (first, f"Of a step, mean over ranks: {most}.", _memory(entries[0]))
+        return (first, f"Of a step, mean over {found_of.parts_over}: {most}.", _memory(entries[0]))
     if {entry.kind for entry in entries} == {"predicted", "measured"}:
         found = compared(context, query)
         difference = found.measured_seconds - found.predicted_seconds

@@ -10,10 +10,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from dashboards.catalog import Entry
-from dashboards.collectives import Collectives, collectives_of, link_loads, predicted_curve
-from dashboards.events import events_of
+from dashboards.collectives import Collectives, link_loads, predicted_curve, read_collectives
 from dashboards.figures.bandwidth import MAX_BARS, bandwidth, skew
-from dashboards.members import members_of
 from dashboards.page import Page, PageContext, Query
 from dashboards.parts import card, graph, seconds, table, with_table
 from twin.description.problems import fail
@@ -27,7 +25,7 @@ def shown(context: PageContext, query: Query) -> Component:
     if "run" not in query:
         raise fail("run", "choose one run, or two, on the page Runs first")
     entries = [context.catalog.entry(query[key]) for key in ("run", "other") if key in query]
-    found = [_collectives(context, entry) for entry in entries]
+    found = [read_collectives(context.catalog, entry) for entry in entries]
     labels = [f"{entry.label} ({entry.kind})" for entry in entries]
     rows = [row for entry, label, one in zip(entries, labels, found, strict=True) for row in _rows(label, entry, one)]
     total = "; ".join(_total(label, one) for label, one in zip(labels, found, strict=True))
@@ -52,14 +50,6 @@ def shown(context: PageContext, query: Query) -> Component:
             _links(entries),
         ]
     )
-
-
-def _collectives(context: PageContext, entry: Entry) -> Collectives:
-    def made() -> Collectives:
-        events = events_of(context.catalog, entry)
-        return collectives_of(events, members_of(entry, events))
-
-    return context.catalog.kept(entry, "collectives", made)
 
 
 def _rows(label: str, entry: Entry, found: Collectives) -> list[dict[str, Any]]:
@@ -105,8 +95,11 @@ def _drawn(found: Sequence[Collectives]) -> str:
 
 def _total(label: str, found: Collectives) -> str:
     transfer, waiting = found.transfer_seconds_per_rank, found.skew_seconds_per_rank
-    said = f"{label}: a rank and step has {seconds(transfer)} of transfers"
+    whose = "" if found.over == "ranks" else f", mean over {found.over}"
+    said = f"{label}{whose}: a rank and step has {seconds(transfer)} of transfers"
     said += f", and stands still for {seconds(waiting)} until last members come"
+    if found.peers_seconds is not None:
+        said += f" ({seconds(found.peers_seconds)} as a mean over all ranks)"
     if found.queued_seconds_per_rank:
         queued = seconds(found.queued_seconds_per_rank)
         said += f"; they queue for {queued} behind what the rank began before on the same stream"

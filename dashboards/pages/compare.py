@@ -39,6 +39,7 @@ def shown(context: PageContext, query: Query) -> Component:
     figure = waterfall(first.step_seconds, second.step_seconds, terms, ("first", "second"))
     rows = _rows(labels, first.parts, second.parts)
     changed = ", ".join(differences(entries[0], entries[1], MAX_KEYS)) or "nothing that the job says"
+    some = _whose(labels, [one.parts_over for one in found])
     return html.Div(
         [
             card(
@@ -48,7 +49,7 @@ def shown(context: PageContext, query: Query) -> Component:
                     graph("compare-parts", figure, label=words, height=180 + 30 * len(terms)),
                     table("compare-parts-table", rows, height=320),
                 ),
-                html.P(f"First: {labels[0]}; second: {labels[1]}. They differ in {changed}."),
+                html.P(f"First: {labels[0]}; second: {labels[1]}. They differ in {changed}.{some}"),
             ),
             _side_card("By phase", "Compute of a rank and step, by what the step does.", "phases", labels, found),
             _side_card(
@@ -97,8 +98,14 @@ def _rows(labels: Sequence[str], first: Mapping[str, float], second: Mapping[str
     ]
 
 
+def _whose(labels: Sequence[str], over: Sequence[str]) -> str:
+    """Say of which ranks the means of a run are that are not of all."""
+    return "".join(f" Of {label}: mean over {of}." for label, of in zip(labels, over, strict=True) if of != "ranks")
+
+
 def _side_card(title: str, words: str, what: str, labels: Sequence[str], found: Sequence[Anatomies]) -> Component:
     parts = [getattr(one.middle, what) for one in found]
+    words += _whose(labels, [one.parts_over if what == "phases" else one.kinds_over for one in found])
     rows = _rows(labels, *parts)
     names = [str(row["part"]) for row in rows]
     figure = go.Figure(

@@ -12,13 +12,13 @@ from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 from plotly.offline import get_plotlyjs
 
-from dashboards.collectives import collectives_of
+from dashboards.collectives import read_collectives
 from dashboards.events import events_of
 from dashboards.figures.bandwidth import skew
 from dashboards.figures.parity import parity
 from dashboards.figures.timeline import height, timeline
 from dashboards.figures.waterfall import waterfall
-from dashboards.members import job_of, members_of
+from dashboards.members import job_of
 from dashboards.page import Page, PageContext, Query, state
 from dashboards.pages.memory import rows_of, stacked
 from dashboards.pages.timeline_open import laid_out
@@ -27,6 +27,7 @@ from dashboards.pairs import pairs_of
 from dashboards.parts import aria, card, minus, percent, problem, seconds
 from dashboards.query import query_of
 from dashboards.report_front import Front, front_of, written
+from dashboards.standing import weights_of
 from dashboards.timeline.opened import opened, view_of
 from twin import __version__
 from twin.compare.jobs import work_of
@@ -143,8 +144,7 @@ def _communication(context: PageContext, query: Query) -> Section:
     for key in ("run", "other"):
         if key in query:
             entry = context.catalog.entry(query[key])
-            events = events_of(context.catalog, entry)
-            found.append((entry.kind or "", collectives_of(events, members_of(entry, events))))
+            found.append((entry.kind or "", read_collectives(context.catalog, entry)))
     rows = [
         {
             "run": label,
@@ -159,7 +159,9 @@ def _communication(context: PageContext, query: Query) -> Section:
         for label, one in found
         for r in one.rows[:MAX_ROWS]
     ]
-    return ("Communication", "Seconds of a rank and step that collectives take, by name.", [skew(found)], rows)
+    some = "".join(f" Of the {label} run: mean over {one.over}." for label, one in found if one.over != "ranks")
+    words = f"Seconds of a rank and step that collectives take, by name.{some}"
+    return ("Communication", words, [skew(found)], rows)
 
 
 def _memory(context: PageContext, query: Query) -> Section:
@@ -187,7 +189,8 @@ def _trust(context: PageContext, query: Query) -> Section:
     if pair[0].kind == "measured" and pair[1].kind == "predicted":
         pair.reverse()
     first, second = (events_of(context.catalog, entry) for entry in pair)
-    pairs = pairs_of(first, second, work_of(pair[0].head, pair[0].label).roles)
+    weights = (weights_of(context.catalog, pair[0], first), weights_of(context.catalog, pair[1], second))
+    pairs = pairs_of(first, second, work_of(pair[0].head, pair[0].label).roles, weights)
     figure = parity(pairs.first_ns / 1e9, pairs.second_ns / 1e9, pairs.work, pairs.op)
     return ("Op by op", f"{len(pairs.op)} ops that both runs have, medians over ranks and steps.", [figure], [])
 

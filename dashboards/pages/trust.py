@@ -18,6 +18,7 @@ from dashboards.page import Page, PageContext, Query
 from dashboards.pages.verdict import compared
 from dashboards.pairs import Pairs, pairs_of
 from dashboards.parts import card, graph, minus, table, with_table
+from dashboards.standing import weights_of
 from twin.compare.errors import ErrorGroup
 from twin.compare.jobs import work_of
 
@@ -101,7 +102,9 @@ def _group_row(group: ErrorGroup) -> dict[str, Any]:
 
 def _pairs(context: PageContext, first: Entry, second: Entry) -> Pairs:
     roles = work_of(first.head, first.label).roles
-    return pairs_of(events_of(context.catalog, first), events_of(context.catalog, second), roles)
+    ours, theirs = events_of(context.catalog, first), events_of(context.catalog, second)
+    weights = (weights_of(context.catalog, first, ours), weights_of(context.catalog, second, theirs))
+    return pairs_of(ours, theirs, roles, weights)
 
 
 def _rows(pairs: Pairs) -> list[dict[str, Any]]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dashboards.catalog import Entry
 from dashboards.events import Events, events_of, mesh_of
 from dashboards.page import PageContext, Query
+from dashboards.standing import stand_ins
 from dashboards.timeline.step import Step, step_of
 from dashboards.timeline.view import Pair, View, all_ranks, paired, parse_ranks
 from twin.description.grid import Mesh
 from twin.description.problems import DescriptionError, Problem, fail
-from twin.trace.store import CLASSES, read_classes
 
 MAX_PINS = 16
 """Ranks that stand above all others: more would leave no room for these."""
@@ -37,7 +37,7 @@ def opened(context: PageContext, query: Query) -> tuple[Pair, tuple[Events, ...]
 
     def made() -> Pair:
         steps = tuple(_step(e, of, number) for e, of in zip(entries, events, strict=True))
-        stands_for = tuple(_stand_ins(context, e) for e in entries)
+        stands_for = tuple(stand_ins(context.catalog, e, of) for e, of in zip(entries, events, strict=True))
         return paired(labels, steps, align, stands_for, *_places(entries[0]))
 
     what = f"pair {[(e.name, e.changed) for e in entries]} {number} {align}"
@@ -56,17 +56,6 @@ def _places(entry: Entry) -> tuple[Mesh | None, int]:
 def _step(entry: Entry, events: Events, number: int | None) -> Step:
     """A predicted run has one step, whatever its number; a measured one that which is asked for."""
     return step_of(events, number if entry.kind == "measured" or number in events.steps else None)
-
-
-def _stand_ins(context: PageContext, entry: Entry) -> dict[int, int]:
-    """Which rank with events stands for each rank of a folded run."""
-    path = context.catalog.file(entry, CLASSES)
-    classes = read_classes(entry.path, entry.head) if path.is_file() else None
-    if classes is None:
-        return {}
-    written = [int(r) for r in entry.head.get("ranks_written", []) if isinstance(r, int)]
-    of_class = {classes[rank]: rank for rank in reversed(written) if rank in classes}
-    return {rank: of_class[number] for rank, number in classes.items() if number in of_class}
 
 
 def view_of(query: Query, pair: Pair) -> View:
