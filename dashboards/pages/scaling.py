@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any
 
@@ -35,7 +36,10 @@ TARGET = {
     "target_energy_cost": ("", 1.0, 0),
     "target_cost": ("", 1.0, 0),
 }
-"""What it takes to reach a target: how it is called (money as the study does, with its currency), its unit, digits."""
+"""What it takes to reach a target: how it is called (money as the study does, with its currency), its unit, and the
+digits behind the point of large figures; small ones have SIGNIFICANT digits all the same."""
+SIGNIFICANT = 4
+"""Digits, as many as a cell shows: of 0.0014 MWh two behind the point were none."""
 
 
 def opened(context: PageContext, query: Query) -> Opened:
@@ -182,8 +186,17 @@ def _written(key: str, value: Any) -> Any:
         return _in_percent(value)
     if key in TARGET and isinstance(value, int | float) and not isinstance(value, bool):
         _, unit, digits = TARGET[key]
-        return round(value / unit, digits)
+        return _rounded(value / unit, digits)
     return value
+
+
+def _rounded(value: float, digits: int) -> float:
+    """Round to so many digits behind the point, or to more where SIGNIFICANT ones need them.
+
+    >>> _rounded(0.00140149, 2), _rounded(9.6, 0), _rounded(12345.67, 0), _rounded(55.5, 2)
+    (0.001401, 9.6, 12346.0, 55.5)
+    """
+    return value and round(value, max(digits, SIGNIFICANT - 1 - math.floor(math.log10(abs(value)))))
 
 
 def _in_percent(value: Any) -> Any:

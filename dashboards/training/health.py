@@ -46,7 +46,7 @@ def health_of(record: Record, predicted_rate: float | None, alerts: int, predict
         worries.append("the latest loss is no number")
     elif len(before) >= 2:
         now, then = float(np.nanmedian(latest)), float(np.nanmedian(before))
-        moved = f"loss {now:.4g}, {then:.4g} in the {window} steps before"
+        moved = f"loss {now:.4g}, {then:.4g} in the {_steps_before(record, window):,} steps before"
         rising = now > then * (1 + RISE)
         more = ", rising" if rising else f", less than {100 * RISE:.0f} % above" if now > then else ""
         (worries if rising else good).append(moved + more)
@@ -66,6 +66,15 @@ def health_of(record: Record, predicted_rate: float | None, alerts: int, predict
     if alerts:
         worries.append(f"--watch warned {alerts} times" if alerts > 1 else "--watch warned once")
     return Health(tuple(good), tuple(worries))
+
+
+def _steps_before(record: Record, window: int) -> int:
+    """Return how many steps lie in the window before the latest lines: not every step has a line.
+
+    Where the run went back, and has lines of some steps twice, those count that it went on.
+    """
+    steps = np.frombuffer(record.step, dtype=np.int64)
+    return int(np.maximum(np.diff(steps[len(steps) - 2 * window :][: window + 1]), 0).sum())
 
 
 def _lost(loss: Floats, window: int) -> list[str]:

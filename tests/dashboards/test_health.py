@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from dashboards.training.health import health_of
 from dashboards.training.record import Record
+from tests.dashboards.serving import step_line
 from tests.dashboards.test_training import record_of
 
 
@@ -65,3 +67,21 @@ def test_a_loss_that_is_a_little_above_is_said_to_be():
     slightly = [2.0] * 200 + [2.02] * 40
     assert "less than 2 % above" in health_of(record_of(slightly), None, 0).words
     assert "above" not in health_of(record_of([2.0] * 110), None, 0).words
+
+
+@pytest.mark.parametrize(
+    ("steps", "before"),
+    [
+        (range(15), 3),
+        (range(0, 15 * 7, 7), 21),
+        ([1, *range(7, 15 * 7, 7)], 21),  # a line of the first step too
+        ([*range(0, 70, 7), *range(21, 56, 7)], 14),  # from step 63 back to 21, of which a line is in the window
+        (range(0, 15_000, 1000), 3000),
+    ],
+)
+def test_steps_before_are_steps_and_not_lines(steps, before):
+    """15 lines: a fifth of them is looked at, and as many before; with a line every 7 steps that are 21."""
+    record = Record()
+    for number, step in enumerate(steps):
+        record.take(json.dumps(step_line(step, 5.0 - 0.1 * number)).encode())
+    assert f"in the {before:,} steps before" in health_of(record, None, 0).words

@@ -142,6 +142,23 @@ def test_what_a_target_takes_has_its_units_in_both_tables(tmp_path):
     assert {title: cells[title] for title in expected} == expected
 
 
+def test_little_that_a_target_takes_is_not_nothing(tmp_path):
+    """1.4 kWh, 4.8 hours and 9.6 of a currency were 0.0, 5.0 and 10.0; cells stay numbers, which a table sorts."""
+    asked = {**TARGET, "target": {"tokens": 1e6, "price_per_gpu_hour": 2.0, "currency": "EUR"}}
+    taken = {"target_seconds": 0.0125 * 86400, "target_gpu_hours": 4.8, "target_energy_joules": 0.00140149 * 3.6e9}
+    large = {"target_seconds": 1234.5678 * 86400, "target_gpu_hours": 1234567.8, "target_energy_joules": 0.0}
+    rows = [point(1, 8, 1.0, **taken, target_cost=9.6), point(2, 16, 1.0, **large, target_cost=float("inf"))]
+    little, much = target_rows(opened(*written(tmp_path, asked, rows)))
+    assert little == {"point": "ranks 8", "days": 0.0125, "GPU hours": 4.8, "energy (MWh)": 0.001401, "cost, EUR": 9.6}
+    assert much == {
+        "point": "ranks 16",
+        "days": 1234.57,
+        "GPU hours": 1234568.0,
+        "energy (MWh)": 0.0,
+        "cost, EUR": float("inf"),
+    }
+
+
 @pytest.mark.parametrize("strategy", names())
 def test_points_of_every_strategy_are_shown(tmp_path, strategy):
     """Each has axes of its own."""
