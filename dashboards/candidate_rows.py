@@ -32,6 +32,7 @@ def row(candidate: SavedCandidate) -> dict[str, Any]:
     return {
         "id": str(candidate.number),
         "place": candidate.place,
+        **({"place in its strategy": candidate.rank} if candidate.several else {}),
         candidate.axes: candidate.name,
         "ranks": candidate.ranks,
         "micro-batch": candidate.micro_sequences,
@@ -148,13 +149,15 @@ def facts(candidate: SavedCandidate) -> dict[str, str]:
     def time(value: float | None) -> str:
         return "–" if value is None else seconds(value)
 
+    of = " in its strategy" if candidate.several else ""
     return {
         "ranks": f"{candidate.ranks:,}",
         "micro-batch": str(candidate.micro_sequences or "–"),
         **{title: str(value) for title, value in candidate.options.columns().items()},
         "step": time(candidate.step_seconds),
         "place": f"{candidate.place:,}" if candidate.place else "–",
-        "model's place": f"{candidate.model_rank:,}" if candidate.model_rank else "–",
+        **({f"place{of}": f"{candidate.rank:,}" if candidate.rank else "–"} if of else {}),
+        f"model's place{of}": f"{candidate.model_rank:,}" if candidate.model_rank else "–",
         "compute": time(candidate.compute_seconds),
         "exposed communication": time(candidate.exposed_seconds),
         **{f"exposed, {axis}": time(value) for axis, value in candidate.exposed_by_axis.items()},

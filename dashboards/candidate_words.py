@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dashboards.candidate_rows import model_top
 from dashboards.candidates import SavedCandidate
-from dashboards.figures.pareto import MAX_POINTS, TOP, drawable
+from dashboards.figures.pareto import MAX_POINTS, TOP, drawable, modelled
 from dashboards.parts import seconds
 from twin.description.units import format_memory, format_si
 from twin.search.words import HINDRANCES
@@ -53,13 +53,15 @@ def model_summary(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate
     if not top:
         return "No candidate of the published communication model's first ten is shown."
     if not any(c.rank for c in top):
-        return f"None of the published communication model's first {TOP} can run, or can be the fastest."
+        return f"None of the published communication model's first {TOP}{modelled(top)} can run, or can be the fastest."
     several = len({c.ranks for c in found}) > 1
     said = [_places(kept, found, ranks, several) for ranks in dict.fromkeys(c.ranks for c in top)]
-    words = f"The published communication model's first {TOP}{' of each number of ranks' if several else ''} lie at "
+    of = modelled(top)
+    first = f"first {TOP}{of}{' of each number of ranks' if several else ''}"
+    words = f"The published communication model's {first} lie at "
     rest = sum(c.rank is None for c in top)
     without = f"; without a place, as they cannot run or cannot be the fastest: {rest}" if rest else ""
-    return f"{words}{'; '.join(each for each in said if each)} in simulated time{without}."
+    return f"{words}{'; '.join(each for each in said if each)} in simulated time{f', among those{of}' if of else ''}{without}."
 
 
 def _places(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate], ranks: int, several: bool) -> str:

@@ -148,16 +148,32 @@ def _points(
 def describe(candidate: SavedCandidate) -> str:
     """Say what a candidate is; everything in it is a number or a word of ours."""
     options = candidate.options.words_on(candidate.grid)
-    place = "" if candidate.place is None else f", place {candidate.place:,}"
-    model = "" if candidate.model_rank is None else f" (the model's {candidate.model_rank:,})"
     return "<br>".join(
         [
-            f"{candidate.name}{place}{model}",
+            f"{candidate.name}{_place_words(candidate)}",
             f"{seconds(candidate.step_seconds or 0.0)}, {format_memory(candidate.memory_bytes or 0.0)}",
             f"{candidate.micro_sequences} sequence{'' if candidate.micro_sequences == 1 else 's'} at a time",
             ", ".join(options.values()),
         ]
     )
+
+
+def _place_words(candidate: SavedCandidate) -> str:
+    """Say a candidate's places: of several strategies among all and within its own, whose the model's order is too."""
+    place, rank, model = candidate.place, candidate.rank, candidate.model_rank
+    of = f" of {candidate.strategy}" if candidate.several else ""
+    said = "" if place is None else f", place {place:,}"
+    if place is not None and candidate.several:
+        said += " of all" + ("" if rank is None else f", {rank:,}{of}")
+    elif place is not None and candidate.by_energy:
+        said += " by joules" + ("" if rank is None else f", {rank:,} in time")
+    return said + ("" if model is None else f" (the model's {model:,}{of})")
+
+
+def modelled(shown: Sequence[SavedCandidate]) -> str:
+    """Return " of STRATEGY" whose candidates the published model has in order; empty of a search under one."""
+    ordered = dict.fromkeys(c.strategy for c in shown if c.several and c.model_rank is not None)
+    return f" of {' and '.join(ordered)}" if ordered else ""
 
 
 Axis = tuple[str, Callable[[SavedCandidate], float], bool, Callable[[float], str]]
@@ -254,7 +270,7 @@ def _share(value: float, ends: tuple[float, float], *, log: bool) -> float:
 
 
 def orders(shown: Sequence[SavedCandidate]) -> go.Figure:
-    """The published model's order against the simulated one."""
+    """The published model's order against the simulated one, both within a strategy."""
     known = [c for c in shown if c.rank is not None and c.model_rank is not None][:MAX_POINTS]
     if not known:
         return nothing("No candidate has both a place by the published model and one in simulated time.")
@@ -277,6 +293,7 @@ def orders(shown: Sequence[SavedCandidate]) -> go.Figure:
                 customdata=[c.number for c in of],
             )
         )
+    among = f", among those{modelled(known)}" if modelled(known) else ""
     most = max((max(c.rank or 1, c.model_rank or 1) for c in known), default=1)
     figure.add_trace(
         go.Scatter(
@@ -288,6 +305,6 @@ def orders(shown: Sequence[SavedCandidate]) -> go.Figure:
             line={"color": GREY, "dash": "dot"},
         )
     )
-    figure.update_xaxes(title="place by the published model")
-    figure.update_yaxes(title="place in simulated time")
+    figure.update_xaxes(title=f"place by the published model{among}")
+    figure.update_yaxes(title=f"place in simulated time{among}")
     return finished(figure, hovermode="closest", legend=LEGEND)

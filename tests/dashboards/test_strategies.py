@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import yaml
 
-from dashboards.candidate_rows import facts
+from dashboards.candidate_rows import able, facts
+from dashboards.candidate_words import model_summary
 from dashboards.candidates import candidates_of, job_text
 from dashboards.catalog import Catalog
-from dashboards.figures.pareto import coordinates, parallel, pareto
+from dashboards.figures.pareto import coordinates, orders, parallel, pareto
 from dashboards.figures.strategies import SLOWEST, beside, best_of, slowest_wait
 from dashboards.page import PageContext
 from dashboards.pages.configurations import PAGE, file_name, filtered
@@ -116,6 +117,31 @@ def test_candidates_of_strategies_have_places_colours_and_columns_together(acros
     assert [row["grid"] for row in table.rowData][:1] == ["fsdp, data 2 × weights 4"]
     assert {name for name, *_ in coordinates(found)} >= {"data", "weights", "z", "tensor"}
     parallel(found)
+
+
+def test_the_models_order_is_said_to_be_of_its_strategy(across):
+    """Of all candidates the first of four_d is second; the figure has it at its place within four_d, where it is first.
+
+    Its hover said `place 2 (the model's 1)` at a point whose height is 1.
+    """
+    context, query = across
+    found = candidates_of(context.catalog, context.catalog.entry(query["run"]))
+    figure = orders(found)
+    assert figure.layout.xaxis.title.text == "place by the published model, among those of four_d"
+    assert figure.layout.yaxis.title.text == "place in simulated time, among those of four_d"
+    (point,) = [trace for trace in figure.data if trace.customdata == (2,)]
+    assert (point.x, point.y) == ((1,), (1,))
+    assert point.hovertext[0].startswith("four_d, z 8, place 2 of all, 1 of four_d (the model's 1 of four_d)<br>")
+    assert model_summary(found, found) == (
+        "The published communication model's first 10 of four_d lie at places 1 in simulated time, among those of "
+        "four_d; without a place, as they cannot run or cannot be the fastest: 1."
+    )
+    card = facts(found[2])
+    assert (card["place"], card["place in its strategy"], card["model's place in its strategy"]) == ("2", "1", "1")
+    assert [(row["place"], row["place in its strategy"]) for row in able(found)][:3] == [(1, 1), (4, 2), (2, 1)]
+    alone = read(written(context.settings.root / "alone", RANKING))
+    assert orders(alone).layout.xaxis.title.text == "place by the published model"
+    assert "place in its strategy" not in facts(alone[0])
 
 
 @pytest.mark.parametrize("number", [0, 2, 4])
