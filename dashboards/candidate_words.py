@@ -61,7 +61,8 @@ def model_summary(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate
     words = f"The published communication model's {first} lie at "
     rest = sum(c.rank is None for c in top)
     without = f"; without a place, as they cannot run or cannot be the fastest: {rest}" if rest else ""
-    return f"{words}{'; '.join(each for each in said if each)} in simulated time{f', among those{of}' if of else ''}{without}."
+    among = f", among those{of}" if of else ""
+    return f"{words}{'; '.join(each for each in said if each)} in simulated time{among}{without}."
 
 
 def _places(kept: Sequence[SavedCandidate], found: Sequence[SavedCandidate], ranks: int, several: bool) -> str:

@@ -196,7 +196,7 @@ def _means_table(means: list[dict[str, Any]]) -> Component:
     return table("axis-means", means, columns, height=300)
 
 
-def _with_events(context: PageContext, query: Query, rank: Any) -> str:
+def with_events(context: PageContext, query: Query, rank: Any) -> str:
     """Return the rank whose timeline a chosen one leads to: of a folded one that which stands for it."""
     try:
         stands = rank_table_of(context.catalog, side_of(context, query)).stands
@@ -224,7 +224,7 @@ def register(app: Dash, context: PageContext) -> None:
     def lead(clicked: Any, figure: str | None, side: str | None, search: str | None) -> Any:
         query = query_of(search)
         if clicked:
-            rank = _with_events(context, query, clicked["points"][0].get("customdata", ""))
+            rank = with_events(context, query, clicked["points"][0].get("customdata", ""))
             pair = {key: query[key] for key in ("run", "other") if query.get(key)}
             return f"{prefix}/timeline?{urlencode({**pair, 'ranks': rank})}"
         if side and side != query.get("side", "measured"):

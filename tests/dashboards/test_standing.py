@@ -16,7 +16,7 @@ from dashboards.catalog import Catalog, Entry
 from dashboards.collectives import read_collectives
 from dashboards.events import events_of
 from dashboards.page import PageContext
-from dashboards.pages import communication, compare
+from dashboards.pages import communication, compare, rank_map
 from dashboards.pages.rank_map import axis_means
 from dashboards.pairs import pairs_of
 from dashboards.rank_table import rank_table_of
@@ -118,6 +118,14 @@ def test_means_along_axes_are_the_same_however_many_ranks_were_written(catalog: 
     for figure, values in whole.figures.items():
         np.testing.assert_allclose(folded.figures[figure], values, atol=1e-12)
     assert folded.stands[0] == 0
+
+
+def test_a_folded_rank_leads_to_the_timeline_of_that_which_stands_for_it(catalog: Catalog) -> None:
+    """It has no events of its own, and the timeline refuses ranks without."""
+    context = PageContext(Settings(catalog.root), catalog)
+    for label, expected in (("data-folded", "0"), ("data-whole", "7")):
+        assert rank_map.with_events(context, {"run": entry_of(catalog, label).name}, 7) == expected
+    assert rank_map.with_events(context, {"run": "nowhere"}, 7) == "7"
 
 
 def test_medians_of_ops_are_the_same_however_many_ranks_were_written(catalog: Catalog) -> None:
