@@ -27,7 +27,7 @@ class Display:
     def __init__(self, *, shown: bool, steps: int, start: int) -> None:
         self.shown, self.steps = shown, steps
         self._every = max(1, steps // LINES)
-        self._due = start + self._every
+        self._due, self._last = start + self._every, start
         self._progress: Progress | None = None
         console = Console(stderr=True)
         if shown and console.is_terminal:
@@ -61,9 +61,13 @@ class Display:
         """Show the figures of a step that is done."""
         if not self.shown:
             return
+        done = figures["step"] + 1
+        if done <= self._last:  # the run went back
+            self._due = done
+        self._last = done
         if self._progress is not None:
-            self._progress.update(self._task, completed=figures["step"] + 1, figures=line(figures, short=True))
-        elif (done := figures["step"] + 1) >= self._due or done == self.steps:  # not all steps have figures
+            self._progress.update(self._task, completed=done, figures=line(figures, short=True))
+        elif done >= self._due or done == self.steps:  # not all steps have figures
             self._due = done - done % self._every + self._every
             self.say(f"step {figures['step'] + 1:>{len(str(self.steps))}}/{self.steps}  {line(figures)}")
 

@@ -64,6 +64,8 @@ class Lookout:
         """What the last look found."""
         self._looks = 0
         self._long_seen = self._long = False
+        self._longer: dict[str, Any] = {}
+        """How steps were far too long when that was last seen."""
         self._suspicious = False
         self._group = context.mesh.everyone
         if self._group is not None and context.device.type == "cuda":
@@ -165,6 +167,8 @@ class Lookout:
         was_long, is_long = self._long, self._is_long(answer.found)
         told = {**answer.found, "healthy": not now and not is_long, "findings": list(now.values())}
         told["suspected"] = [each["text"] for key, each in seen.items() if key not in now]
+        if self._long_seen and not is_long:
+            told["suspected"].append(self._longer["text"])
         if now or self._known or is_long or was_long:
             self._write(answer.after_steps, told)
         self._seen, self._known, self._looks = set(seen), now, self._looks + 1
@@ -175,20 +179,26 @@ class Lookout:
             self._display.warn(f"watch: {error}")
 
     def _is_long(self, found: dict[str, Any]) -> bool:
-        """Tell whether steps are far too long for no known reason, twice in turn; say when that begins and ends."""
+        """Tell whether steps are far too long for no known reason, twice in turn; say when that begins and ends.
+
+        Where a finding was not priced, nobody knows what it leaves unexplained: all stays as it was.
+        """
+        if not found.get("judged", True):
+            return self._long
         longer, seen = found.get("not_located") or {}, self._long_seen
         self._long_seen = not longer.get("assumed", True)
+        self._longer = longer if self._long_seen else self._longer
         was_long, self._long = self._long, seen and self._long_seen
         if self._long and not was_long:
             self._display.warn(f"watch: {longer['text']}; what was found does not explain it")
         if was_long and not self._long:
-            self._display.say("watch: it is over: steps are as long as they should be")
+            self._display.say("watch: it is over: steps are no longer than they should be, or it is known why")
         return self._long
 
     def _write(self, after_steps: int, told: dict[str, Any]) -> None:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         kept = {key: told[key] for key in ("healthy", "findings", "step_seconds", "expected_step_seconds")}
-        kept["not_located"] = told.get("not_located") if self._long else None
+        kept["not_located"] = self._longer if self._long else None
         line = json.dumps({"time": stamp, "after_steps": after_steps, **kept})
         try:
             with (self.out / ALERTS).open("a", encoding="utf-8") as file:

@@ -53,6 +53,8 @@ def test_of_equal_stragglers_mending_one_saves_nothing():
     waiting = Finding("loading", 1.0, 2.0, float(np.median(observed.step_seconds)) / 4, ranks=(1,))
     assert saved_share([waiting], observed, job, step) == pytest.approx(0.25)
     assert saved_share([waiting, *slow], observed, job, step) == pytest.approx(1 - 0.75 * step / made)
+    others = [replace(waiting, ranks=(rank,)) for rank in (2, 3, 5, 6)]
+    assert saved_share([waiting, *others], observed, job, step) == pytest.approx(0.25), "they wait at once"
     nowhere = Finding("axis", 1.0, 2.0, 0.1, axis="z")
     assert saved_share([nowhere, *slow], observed, job, step) is None
     twice = [Finding("device", 1.0, 1.5, step, ranks=(0,)), *slow]

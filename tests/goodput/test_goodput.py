@@ -246,3 +246,10 @@ def test_a_restart_of_lora_reads_the_frozen_weights_too() -> None:
     assert plan.memory_read_seconds > plan.frozen_seconds == pytest.approx(2 * job.model.parameters / rate)
     assert whole.frozen_seconds == 0.0
     assert plan.write_seconds < whole.write_seconds / 100
+    divided = {
+        "data_reduction": {"mode": "sharded"},
+        "grid": {"data": 2, "z": 8},
+        "lora": {"rank": 8, "targets": ["q"]},
+    }
+    both = plan_of(load_job({**keys, **divided}), 10.0)
+    assert both.frozen_seconds == pytest.approx(2 * plan.frozen_seconds), "whole on each replica"

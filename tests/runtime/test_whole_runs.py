@@ -236,4 +236,6 @@ def test_some_twenty_lines_are_shown_whatever_steps_have_figures(capsys):
             display.step({"step": step, "loss": 1.0, "memory_bytes": 0})
         shown = capsys.readouterr().out.splitlines()
         assert min(len(logged), 15) <= len(shown) <= 21
+        display.step({"step": steps // 3, "loss": 1.0, "memory_bytes": 0})  # gone back
+        assert capsys.readouterr().out.startswith(f"step {steps // 3 + 1:>{len(str(steps))}}/")
         assert shown[-1].startswith(f"step {steps}/{steps}")

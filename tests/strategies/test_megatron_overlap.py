@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.strategies.pipelined import FP32, WHOLE, B, H, S, described, hidden_by, moved, ops, parameters
+from twin.compare.kinds import compute_kind
 from twin.cost.gemm import gemm_seconds
 from twin.cost.memory import memory_use
 from twin.description.load import load_device
@@ -45,6 +46,20 @@ def test_parts_are_the_whole(t: int, flavour: str) -> None:
 
 
 KINDS = ("all_gather", "reduce_scatter")
+
+
+def test_parts_of_products_are_products() -> None:
+    """They counted as element-wise work: with eight tensor ranks two fifths of all flops of products."""
+    for flavour in ("megatron", "torch"):
+        for name, op in ops(described({"tensor": 8}, flavour=flavour, **OVERLAP)):
+            if isinstance(op, Compute) and isinstance(op.kernel, Gemm):
+                assert compute_kind(name, op.phase) == "gemm", name
+
+
+def test_megatrons_own_head_waits_for_what_it_gathers() -> None:
+    assert hidden_by(described({"tensor": 4}, **OVERLAP), "micro1/F/head", "all_gather") == []
+    torch = described({"tensor": 4}, flavour="torch", **OVERLAP)
+    assert hidden_by(torch, "micro1/F/head", "all_gather") == ["/gemm_beside"]
 
 
 def test_each_gather_of_a_block_runs_beside_what_reads_it() -> None:

@@ -10,6 +10,7 @@ from tests.studies.studies_files import TINY, write_study
 from tests.studies.test_studies_figures import answers
 from twin.cli import main
 from twin.studies.derived import rows_of
+from twin.studies.description import Study
 
 SLOW = {"extends": "dgx-h100", "nic": {"bandwidth": "1 GB/s"}}
 JOB: dict[str, Any] = {"strategy": "fsdp", "model": TINY["model"], "machine": SLOW, "batch": {"sequences": 64}}
@@ -46,6 +47,16 @@ def test_what_is_crossed_with_the_ranks_is_another_line(tmp_path):
         assert small["efficiency"] == 1.0
         rate = large["hardware_flops_per_second"] / small["hardware_flops_per_second"]
         assert large["efficiency"] == pytest.approx(rate / 4)
+
+
+def test_options_are_other_lines(tmp_path):
+    """Of points without a common number of ranks too; and sizes of an axis that `vary` crosses with the ranks."""
+    points = [{"ranks": ranks, "recompute": ranks > 16} for ranks in (8, 16, 32, 64)]
+    rows = rows_of(answers(tmp_path, study="strong_scaling", job=JOB | {"batch": {"sequences": 64}}, points=points))
+    assert [row.get("efficiency") == 1.0 for row in rows] == [True, False, True, False]
+    vary = {"ranks": [8, 16], "grid.tensor": [1, 2]}
+    study = Study.model_validate({"study": "strong_scaling", "job": JOB, "vary": vary, "grid": "keep"})
+    assert study.series == ("grid.tensor",)
 
 
 def test_one_number_of_ranks_says_nothing_of_scaling(tmp_path):

@@ -23,12 +23,12 @@ def compute_kind(name: str, phase: str) -> str:
 
     Element-wise is all that moves memory and is none of the others.
 
-    >>> [compute_kind(*op) for op in (("qkv/weight_gradient", "bwd"), ("norm1/gradient", "bwd"),
-    ...                               ("clip/norm", "optimizer"), ("residual1", "fwd"))]
-    ['gemm', 'norm', 'optimizer', 'elementwise']
+    >>> [compute_kind(*op) for op in (("qkv/weight_gradient", "bwd"), ("qkv/gemm_beside", "fwd"),
+    ...                               ("norm1/gradient", "bwd"), ("clip/norm", "optimizer"), ("residual1", "fwd"))]
+    ['gemm', 'gemm', 'norm', 'optimizer', 'elementwise']
     """
     parts = name.split("/")
-    if parts[-1] in PRODUCTS:
+    if parts[-1].removesuffix("_beside") in PRODUCTS:
         return "gemm"
     if phase in {"loss", "optimizer"}:
         return phase

@@ -56,7 +56,7 @@ def diagnose(
         float(np.median(observed.step_seconds)),
         should.step_seconds,
         _not_located(together if found else 0.0, observed, job, should, reference),
-        together if len(found) > 1 else None,
+        together if found else None,
     )
 
 

@@ -130,7 +130,12 @@ class Diagnosis:
     not_located: NotLocated | None = None
     """Where a step is far longer than it should be, and findings do not explain it."""
     saved_share: float | None = None
-    """Of several findings, what a step would be shorter by without all of them, by the twin."""
+    """What a step would be shorter by without all that was found, by the twin; None where it cannot say."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether what findings leave of a step is known, and so whether it is too long."""
+        return not self.findings or self.saved_share is not None
 
     @property
     def healthy(self) -> bool:
@@ -143,6 +148,7 @@ class Diagnosis:
             "healthy": self.healthy,
             "findings": [each.as_json() for each in self.findings],
             "not_located": None if self.not_located is None else self.not_located.as_json(),
+            "judged": self.judged,
             "saved_share": None if self.saved_share is None else float(f"{self.saved_share:.4g}"),
             "notes": list(self.notes),
             "steps": self.steps,

@@ -15,7 +15,7 @@ from twin.diagnose.probe import read_probe
 
 
 class Watcher:
-    """Keeps what the twin expects, and the reference."""
+    """Keeps what the twin expects, and the reference; none while steps are far too long by a calibrated twin."""
 
     def __init__(self, job: Job) -> None:
         self._job = job

@@ -33,7 +33,9 @@ def saved_share(findings: Sequence[Finding], observed: Observed, job: Job, healt
     which all others wait for, mending one saves nothing.
     """
     step = float(np.median(observed.step_seconds))
-    waits = sum(each.seconds for each in findings if each.kind == "loading")
+    loading = [each for each in findings if each.kind == "loading"]
+    waits = max((each.seconds for each in loading if each.ranks), default=0.0)  # at once, or for each other
+    waits += sum(each.seconds for each in loading if not each.ranks)
     left = 1.0 - min(1.0, waits / step)
     others = [each for each in findings if each.kind != "loading"]
     faults = [_fault(each, observed, job) for each in others]

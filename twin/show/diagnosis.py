@@ -47,7 +47,7 @@ def diagnosis(found: Diagnosis, job: Job) -> None:
                 saved,
             )
         console.print(table)
-        if found.saved_share is not None:
+        if found.saved_share is not None and len(found.findings) > 1:
             console.print(f"all of them mended, a step is shorter by {100 * found.saved_share:.1f} %")
         if longer is not None:
             console.print(f"[bold red]not located[/]: without that {escape(longer.text)}")

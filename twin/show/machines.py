@@ -110,9 +110,8 @@ def models(known: Sequence[Model], *, as_json: bool) -> None:
     if as_json:
         print_json([m.model_dump(mode="json", by_alias=True) | {"parameters": m.parameters} for m in known])
         return
-    table = Table(
-        "model", "parameters", "layers", "hidden", "heads", "MLP", "positions", "sequence", "vocabulary", "head"
-    )
+    table = Table("model", "parameters", "layers", "hidden", "heads", "MLP", "positions", "sequence", "vocabulary")
+    table.caption = "* the head is the table of tokens; of others it is a matrix of its own"
     for m in known:
         table.add_row(
             m.name,
@@ -123,7 +122,6 @@ def models(known: Sequence[Model], *, as_json: bool) -> None:
             f"{m.mlp_hidden} {m.activation}",
             m.positions,
             str(m.sequence),
-            str(m.vocabulary),
-            "the table" if m.tied_embeddings else "own",
+            f"{m.vocabulary}{'*' if m.tied_embeddings else ''}",
         )
     make_console().print(table)

@@ -209,17 +209,16 @@ class Study(Spec):
         )
 
     def _follows_ranks(self, key: str) -> bool:
-        """Tell whether a key goes with the ranks: grids do, and of `points` what each number of ranks has one value of.
+        """Tell whether a key goes with the ranks: whole grids do, and of `points` sizes with one value for each number.
 
-        Another machine or strategy is another line, and in strong scaling another model or batch, which is to be
-        the same; so is what `vary` crosses with the ranks.
+        These are names, sizes of axes and micro-batches, and in weak scaling models and batches. Anything else makes
+        another line, such as a machine or an option; so does what `vary` crosses with the ranks.
         """
-        whose = key.partition(".")[0]
-        if whose == "grid":
+        if key == "grid":
             return True
-        of_the_problem = whose == "model" or key in {"batch", "batch.sequences"}
-        other = whose in {"machine", "strategy"} or (self.study == "strong_scaling" and of_the_problem)
-        if key in self.vary or other:
+        sizes = {"name", "grid", "batch"} | ({"model"} if self.study == "weak_scaling" else set())
+        same = self.study == "strong_scaling" and key in {"batch", "batch.sequences"}
+        if key in self.vary or key.partition(".")[0] not in sizes or same:
             return False
         values: dict[str, set[str]] = {}
         for point in self.points:

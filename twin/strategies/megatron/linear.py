@@ -58,7 +58,10 @@ class Linears:
         gemm = self._product(linear, self.local.tokens, linear.n, linear.k, "TN")
         if linear.column:
             if self.scattered and not gathered:
-                self._gather_beside(emit, gemm)
+                own_class = (
+                    linear.name == "head" and self.job.flavour != "torch"
+                )  # Megatron's, not Transformer Engine's
+                self._gather_beside(emit, gemm, waits=own_class)
             else:
                 emit.compute("gemm", gemm)
             return
@@ -85,15 +88,18 @@ class Linears:
             emit.compute("order", Memory(2.0 * size, work="copy"))
         emit.collective("reduce_scatter", TENSOR, size)
 
-    def _gather_beside(self, emit: Emitter, gemm: Gemm, *, name: str = "gemm", gather: str = "") -> None:
-        """A product of what is gathered; with tensor_overlap in parts, which wait for no more than they read.
+    def _gather_beside(
+        self, emit: Emitter, gemm: Gemm, *, name: str = "gemm", gather: str = "", waits: bool = False
+    ) -> None:
+        """A product of what is gathered; with tensor_overlap, unless it `waits`, in parts that need no more of it.
 
         Each rank begins with its own part and sends on what it has read, so all but one part run beside the gather.
+        Parts are computed on several streams: those beside it fill the device's waves together.
         (Transformer Engine's `ring_exchange`, its default for qkv_fprop, fc1_fprop, proj_dgrad, fc2_dgrad; PyTorch's
         `fused_all_gather_matmul`.)
         """
         size, parts = self._gathered_bytes(gemm.element_bytes), self.local.grid.tensor
-        if not self._overlaps(gemm, parts):
+        if waits or not self._overlaps(gemm, parts):
             self.gather(emit, size, gather)
             emit.compute(name, gemm)
             return

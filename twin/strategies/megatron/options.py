@@ -17,7 +17,11 @@ from twin.strategies.strategy import Variant
 
 VARIED = ("recompute", "sharding", "schedule", "sequence", "context")
 Recompute = Literal["none", "attention", "full"]
-RECOMPUTED: dict[Recompute, str] = {"none": "no recomputation", "attention": "scores recomputed", "full": "recomputed"}
+RECOMPUTED: dict[Recompute, str] = {
+    "none": "no recomputation",
+    "attention": "attention recomputed",
+    "full": "recomputed",
+}
 ORDERS: tuple[Schedule, ...] = ("1f1b", "interleaved", "zb_h1", "zb_v")
 """Those that a search tries; GPipe and DualPipe hold more and are no faster."""
 FINER = ("recompute_layers", "recompute_keeps")
@@ -172,7 +176,8 @@ def variants(job: MegatronJob, over: frozenset[str]) -> Iterator[Options]:
     own, grid = Options.of(job), job.concrete_grid
     recomputes: list[Recompute] = [own.recompute]
     if "recompute" in over:
-        recomputes = ["none", *(["attention"] if job.attention in UNFUSED else []), "full"]  # type: ignore[list-item]
+        more: list[Recompute] = ["none", *(["attention"] if job.attention in UNFUSED else []), "full"]  # type: ignore[list-item]
+        recomputes = list(dict.fromkeys([*more, own.recompute]))
     shards = (own.distributed_optimizer, own.overlap_gradients, own.overlap_parameters)
     if "sharding" in over and job.flavour != "torch" and grid.data * grid.context > 1:
         # states that are divided beside compute take no longer and less memory
