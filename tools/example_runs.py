@@ -3,8 +3,8 @@
     python tools/example_runs.py [TESTBED]
 
 TESTBED is the directory that `make validate-testbed` wrote: real runs of eight gloo ranks on four
-hosts (network namespaces) with links of 400 Mbit/s, and their predictions, which were made before.
-The rest is simulated here. Pages that embed Plotly are left out; the dashboard draws them itself.
+hosts (network namespaces) with links of 400 Mbit/s, and their predictions, which were made before;
+without it those that are there stay. The rest is simulated here. Pages that embed Plotly are left out; the dashboard draws them itself.
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ def keep(source: Path, target: Path) -> None:
 
 def main() -> None:
     """Write everything anew."""
-    testbed = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "testbed-out"
-    for grid in GRIDS:
+    for grid in GRIDS if len(sys.argv) > 1 else ():
         for kind in ("predicted", "trace"):
-            source = testbed / "base" / f"base-{grid}-{kind}"
+            source = Path(sys.argv[1]) / "base" / f"base-{grid}-{kind}"
             if not source.is_dir():
                 sys.exit(f"{source} is missing; run `make validate-testbed` first (as root)")
             keep(source, RUNS / "testbed" / f"{grid}-{'measured' if kind == 'trace' else kind}")
@@ -54,6 +53,7 @@ def main() -> None:
                 check=True,
                 stdout=subprocess.DEVNULL,
             )
+            shutil.rmtree(RUNS / name, ignore_errors=True)
             keep(out, RUNS / name)
     size = sum(file.stat().st_size for file in RUNS.rglob("*") if file.is_file())
     print(f"{RUNS}: {size / 1e6:.1f} MB")
