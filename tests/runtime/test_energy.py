@@ -12,6 +12,7 @@ from runtime.tracing import energy
 from runtime.tracing.energy import Counter, Meter, Reading, UnreadableError, packages, together
 from tests.runtime import runs
 from twin.compare.energy import energy_of
+from twin.compare.page import power_facts
 
 CPU = torch.device("cpu")
 
@@ -116,8 +117,24 @@ def test_a_comparison_takes_what_devices_counted_and_nothing_else() -> None:
     assert found.error == pytest.approx(0.1)
     assert energy_of(predicted, {"energy": {"boundary": "packages", "joules_per_step": 100.0}}) is None
     assert energy_of(predicted, {}) is None
-    for strange in (0, -1, float("nan"), "1e9", True, None, 1e300):
+    for strange in (0, -1, float("nan"), "1e9", True, None, 1e300, 10**400):
         assert energy_of(predicted, {"energy": {"boundary": "device", "joules_per_step": strange}}) is None
+
+
+def test_a_comparison_has_mean_watts_over_what_the_counter_covers() -> None:
+    counted = {"boundary": "device", "joules_per_step": 100.0, "counter": "NVML", "seconds": 1.0, "steps": 4}
+    found = energy_of({"figures": {"energy_joules": 110.0, "step_seconds": 0.22}}, {"energy": counted})
+    assert found is not None
+    assert found.measured_seconds == 0.25
+    assert (found.predicted_watts, found.measured_watts) == (pytest.approx(500.0), pytest.approx(400.0))
+    assert found.error_of_watts == pytest.approx(0.25)
+    facts = dict(power_facts(found))
+    assert facts["mean power, devices"] == "500 W predicted, 400 W measured (+25.0%)"
+    assert facts["measured energy covers"] == "250 ms a step, pauses between traced steps included"
+    for strange in (0, -1, "4", None):
+        silent = energy_of({"figures": {"energy_joules": 110.0}}, {"energy": counted | {"steps": strange}})
+        assert silent is not None
+        assert (silent.measured_watts, silent.error_of_watts, power_facts(silent)) == (None, None, [])
 
 
 @pytest.mark.process

@@ -11,6 +11,7 @@ import yaml
 from twin.cli import main
 from twin.cost.memory import memory_use
 from twin.description.problems import DescriptionError
+from twin.engine.report import report
 from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.validate.measurements import validate_file
@@ -53,6 +54,7 @@ def test_each_row_is_its_job_with_its_changes(tmp_path):
         ([ROW | {"job": ["small"]}], "rows.0 (one).job"),
         ([ROW | {"step_seconds": 0}], "rows.0 (one).step_seconds = 0: must be a number above 0"),
         ([ROW | {"step_seconds": float("inf")}], "must be a number above 0"),
+        ([ROW | {"traced_step_joules": -1}], "rows.0 (one).traced_step_joules = -1: must be a number above 0"),
         ([ROW | {"peak_memory_bytes": "much"}], "rows.0 (one).peak_memory_bytes"),
         ([{key: value for key, value in ROW.items() if key != "source"}], "rows.0 (one).source: missing"),
         ([ROW | {"set": "recompute=true"}], "rows.0 (one).set"),
@@ -88,6 +90,13 @@ def test_the_allocator_of_a_gpu_gave_out_what_the_twin_counts(path):
     assert len(found.pieces) == 6
     for piece in found.pieces:
         assert piece.predicted == pytest.approx(piece.measured, rel=0.005), piece.id
+
+
+def test_measured_joules_have_the_twins_beside_them(tmp_path):
+    found = validate_file(written(tmp_path, [ROW | {"traced_step_joules": 5.0}, ROW | {"id": "two"}]))
+    first, second = found.rows
+    assert (first["traced_step_joules"], first["predicted_joules"]) == (5.0, report(simulate(load_job(JOB))).energy_joules)
+    assert "predicted_joules" not in second
 
 
 def test_a_machine_that_was_measured_predicts_its_steps():

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from twin.compare.compare import Comparison
+from twin.compare.energy import ComparedEnergy
 from twin.compare.errors import ErrorGroup
 from twin.compare.pairing import SIDES
 from twin.compare.stage_rows import StageRow, op_of, pipeline_facts, stage_rows, subject_of
@@ -101,9 +102,19 @@ def facts_of(found: Comparison) -> list[tuple[str, str]]:
     if found.energy is not None:
         both = f"{found.energy.predicted_joules:,.4g} J predicted, {found.energy.measured_joules:,.4g} J measured"
         facts.append((f"energy of a step, devices ({found.energy.counter})", f"{both} ({found.energy.error:+.1%})"))
+        facts += power_facts(found.energy)
     if found.between_steps_seconds is not None:
         facts.append(("between two measured steps, in neither", format_seconds(found.between_steps_seconds)))
     return facts
+
+
+def power_facts(energy: ComparedEnergy) -> list[tuple[str, str]]:
+    """Mean power of all devices together, and how long the measured joules took, which are of pauses too."""
+    if energy.error_of_watts is None or energy.measured_seconds is None:
+        return []
+    both = f"{energy.predicted_watts:,.4g} W predicted, {energy.measured_watts:,.4g} W measured"
+    covered = f"{format_seconds(energy.measured_seconds)} a step, pauses between traced steps included"
+    return [("mean power, devices", f"{both} ({energy.error_of_watts:+.1%})"), ("measured energy covers", covered)]
 
 
 def taken_apart(found: Comparison) -> str:

@@ -2,7 +2,7 @@
 
 A job has the keys of a job file, its paths relative to this file; `set` of a row has changes as `--set` takes them.
 `step_seconds` is what a step took (the median of steps that nothing traced, say), `peak_memory_bytes` the most that a
-rank's allocator had given out.
+rank's allocator had given out, `traced_step_joules` what all devices drew for a step while steps were traced.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 from twin.cost.memory import memory_use
 from twin.description.load import apply_override, resolve_names
 from twin.description.problems import DescriptionError, Problem, did_you_mean, fail
+from twin.engine.report import report
+from twin.engine.simulate import simulate
 from twin.strategies import load_job
 from twin.validate.groups import Piece, is_measure
 from twin.validate.iterations import Iteration
 
 Row = Mapping[str, Any]
-NUMBERS = ("step_seconds", "peak_memory_bytes")
+NUMBERS = ("step_seconds", "peak_memory_bytes", "traced_step_joules")
 PROBLEMS_SHOWN = 20
 
 
@@ -52,12 +54,14 @@ def _iteration(row: Row, job: Mapping[str, Any], origin: str) -> Iteration:
         for change in row.get("set", []):
             keys = apply_override(keys, change)
         keys = resolve_names(keys, Path(origin).parent)
-        if not load_job(keys).is_concrete:
+        job = load_job(keys)
+        if not job.is_concrete:
             raise fail("grid, batch.micro_sequences", "auto is what a search finds; say what was run")
     except DescriptionError as error:
         problems = [Problem(f"{row['id']}: {each.path}", each.message, each.value) for each in error.problems]
         raise DescriptionError(problems[:PROBLEMS_SHOWN], origin) from None
-    return Iteration(row, row["source"], row["step_seconds"], keys)
+    joules = {"predicted_joules": report(simulate(job)).energy_joules} if "traced_step_joules" in row else {}
+    return Iteration(row, row["source"], row["step_seconds"], keys, joules)
 
 
 def _problems(data: Mapping[str, Any]) -> Iterator[Problem]:
