@@ -4,7 +4,8 @@
 
 TESTBED is the directory that `make validate-testbed` wrote: real runs of eight gloo ranks on four
 hosts (network namespaces) with links of 400 Mbit/s, and their predictions, which were made before;
-without it those that are there stay. The rest is simulated here. Pages that embed Plotly are left out; the dashboard draws them itself.
+without it those that are there stay. The rest is simulated here. Pages that embed Plotly are
+left out; the dashboard draws them itself.
 """
 
 from __future__ import annotations

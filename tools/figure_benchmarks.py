@@ -53,6 +53,39 @@ def beside_pytorch(answer: Answer) -> str:
     return table((*head, "MB a rank, PyTorch's"), rows)
 
 
+WANTED = {
+    "z=4 against FSDP2": 1.25,
+    "y=4 against tensor parallelism": 1.5,
+    "z=2 y=2 against FSDP2 x TP": 1.5,
+    "x=4 against tensor parallelism": 1.1,
+    "x=4, divided, against tensor parallelism": 1.1,
+    "x=4, flat, against tensor parallelism": 1.1,
+    "z=2 x=2 against FSDP2 x TP": 1.2,
+    "z=2 x=2, flat, against FSDP2 x TP": 1.2,
+    "data=4 against DDP": 1.05,
+    "one rank against a plain loop": 1.0,
+}
+"""How many times as fast as PyTorch 4D is wanted, by contest."""
+
+
+def by_the_same_products(answer: Answer) -> str:
+    """Write which ratios that are wanted of 4D are reached by PyTorch's products, and what the others lack."""
+    reached, lacking = [], []
+    for title, wanted in WANTED.items():
+        row, name = answer["rows"][title], answer["contestants"][title][FOUR_D]
+        best, median = (row[f"{FOUR_D}{SAME_PRODUCTS} / {PYTORCH}, {how}"] for how in ("best", "median"))
+        shown = f"{name} {best:.2f} ({median:.2f}) of {wanted:g}"
+        (reached if round(best, 2) >= wanted else lacking).append(shown)
+    return f"reached {'; '.join(reached) or 'by none'}; not reached {'; '.join(lacking) or 'by none'}"
+
+
+def x_as_published(answer: Answer) -> str:
+    """Write 4D over x alone, without an option, against PyTorch."""
+    row = answer["rows"]["x=4 against tensor parallelism"]
+    best, median = (row[f"{FOUR_D} / {PYTORCH}, {how}"] for how in ("best", "median"))
+    return f"{best:.2f} ({median:.2f} in the median)"
+
+
 def tracing_costs(answer: Answer) -> str:
     """Write what a trace costs, of the median step and of the best."""
     found = next(row for title, row in answer["rows"].items() if title.startswith("tracing"))
@@ -193,6 +226,8 @@ def libraries_on_cpus(answer: Answer) -> str:
 BENCHMARKS: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "train-strategies": ("train", beside_strategies),
     "train-pytorch": ("train", beside_pytorch),
+    "train-x": ("train", x_as_published),
+    "train-wanted": ("train", by_the_same_products),
     "train-tracing": ("train", tracing_costs),
     "train-where": ("train", measured_where),
     "products-where": ("products", whereabouts),

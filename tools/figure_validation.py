@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
@@ -14,8 +12,6 @@ from tools.figure_tables import Answer, percent, table
 MIB, GB = 2**20, 1e9
 FEW_ROWS = 3
 """A source with fewer is not weighed."""
-TRACED = Path(__file__).parents[1] / "examples/measured/gpt-1b-h100/manifest.json"
-"""The trace of the first row of `one-h100`, with what its meter covered."""
 UNKNOWN = re.compile(r"machine '([^']+)' is not known")
 
 
@@ -74,32 +70,6 @@ def _beside(heading: str, entries: list[dict[str, Any]], written: Callable[[floa
         both = (written(each[which]) for which in ("predicted", "measured"))
         rows.append([each["id"], *both, percent(each["error"], signed=True, digits=1)])
     return table((heading, "predicted", "measured", "error"), rows)
-
-
-def energy(answer: Answer) -> str:
-    """Write joules of a step row by row where they were counted, and the power that is predicted."""
-    rows = []
-    for row in counted(answer):
-        joules, seen = row["predicted_joules"], row["traced_step_joules"]
-        power = f"{joules / row['predicted_seconds']:.0f}"
-        rows.append([row["id"], f"{joules:.0f}", f"{seen:.0f}", percent(joules / seen - 1, signed=True, digits=1), power])
-    return table(("energy of a step, J", "predicted", "measured", "error", "predicted mean W"), rows)
-
-
-def power(answer: Answer) -> str:
-    """Write the predicted mean power of the first row beside that of its trace, and what pauses can explain."""
-    row = counted(answer)[0]
-    seen = json.loads(TRACED.read_text(encoding="utf-8"))["energy"]
-    predicted, measured = row["predicted_joules"] / row["predicted_seconds"], seen["joules"] / seen["seconds"]
-    off = percent(predicted / measured - 1, signed=True, digits=1)
-    covered, joules = 1e3 * seen["seconds"] / seen["steps"], percent(row["predicted_joules"] / seen["joules_per_step"] - 1)
-    whole = f"{seen['seconds']:.3f} s for {seen['steps']} steps of {row['id']}, {covered:.0f} ms a step"
-    return f"{whole}: {predicted:.0f} W predicted, {measured:.0f} W measured ({off}, where joules are {joules} off)"
-
-
-def counted(answer: Answer) -> list[dict[str, Any]]:
-    """Return the rows whose joules were counted."""
-    return [row for row in answer["rows"] if "predicted_joules" in row]
 
 
 def first_mean(answer: Answer) -> str:

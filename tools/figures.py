@@ -37,6 +37,7 @@ from tools.figure_beyond import (
     tornado,
     within,
 )
+from tools.figure_sentences import SENTENCES
 from tools.figure_tables import Answer, fastest, largest, memorized, percent, repeated, table
 from tools.figure_validation import (
     by_source,
@@ -73,6 +74,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "offload": ("validate", "--measurements", "offload-iterations.csv", "--json"),
     "unseen-offload": ("validate", "--measurements", "examples/measured/offload.csv", "--json"),
     "tcp": ("validate", "--measurements", "examples/measured/polaris-tcp.csv", "--json"),
+    "what-if": ("study", "examples/studies/what-if.yaml", "--out", "what-if", "--json"),
     "systems": ("study", "examples/studies/systems.yaml", "--out", "systems", "--json"),
     "data-reduction": ("study", "examples/studies/data-reduction.yaml", "--out", "data-reduction", "--json"),
     "largest": ("study", "examples/studies/largest-on-4090.yaml", "--out", "largest", "--json"),
@@ -241,6 +243,7 @@ FIGURES: dict[str, tuple[str, Callable[[Answer], str]]] = {
     "memorize-shifted": ("shifted", memorized),
     "memorize-sizes": ("sizes", repeated),
     **BENCHMARKS,
+    **SENTENCES,
     "data-reduction": ("data-reduction", over_data),
     "beyond": ("beyond", predicted),
     "beyond-320b": ("beyond", of_320b),

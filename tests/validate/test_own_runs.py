@@ -95,7 +95,10 @@ def test_the_allocator_of_a_gpu_gave_out_what_the_twin_counts(path):
 def test_measured_joules_have_the_twins_beside_them(tmp_path):
     found = validate_file(written(tmp_path, [ROW | {"traced_step_joules": 5.0}, ROW | {"id": "two"}]))
     first, second = found.rows
-    assert (first["traced_step_joules"], first["predicted_joules"]) == (5.0, report(simulate(load_job(JOB))).energy_joules)
+    assert (first["traced_step_joules"], first["predicted_joules"]) == (
+        5.0,
+        report(simulate(load_job(JOB))).energy_joules,
+    )
     assert "predicted_joules" not in second
 
 
