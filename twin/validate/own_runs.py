@@ -54,13 +54,13 @@ def _iteration(row: Row, job: Mapping[str, Any], origin: str) -> Iteration:
         for change in row.get("set", []):
             keys = apply_override(keys, change)
         keys = resolve_names(keys, Path(origin).parent)
-        job = load_job(keys)
-        if not job.is_concrete:
+        told = load_job(keys)
+        if not told.is_concrete:
             raise fail("grid, batch.micro_sequences", "auto is what a search finds; say what was run")
     except DescriptionError as error:
         problems = [Problem(f"{row['id']}: {each.path}", each.message, each.value) for each in error.problems]
         raise DescriptionError(problems[:PROBLEMS_SHOWN], origin) from None
-    joules = {"predicted_joules": report(simulate(job)).energy_joules} if "traced_step_joules" in row else {}
+    joules = {"predicted_joules": report(simulate(told)).energy_joules} if "traced_step_joules" in row else {}
     return Iteration(row, row["source"], row["step_seconds"], keys, joules)
 
 
