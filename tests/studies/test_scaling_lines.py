@@ -59,6 +59,17 @@ def test_options_are_other_lines(tmp_path):
     assert study.series == ("grid.tensor",)
 
 
+def test_each_machine_may_have_models_of_its_own(tmp_path):
+    points = [
+        {"machine": machine, "ranks": ranks, "model.layers": layers * ranks // 8, "batch.sequences": 2 * ranks}
+        for machine, layers in (("dgx-h100", 2), ("perlmutter", 4))
+        for ranks in (8, 16)
+    ]
+    run = answers(tmp_path, study="weak_scaling", job={**JOB, "batch": {}}, points=points)
+    assert run.loaded.study.series == ("machine",)
+    assert [row["efficiency"] == 1.0 for row in rows_of(run)] == [True, False, True, False]
+
+
 def test_one_number_of_ranks_says_nothing_of_scaling(tmp_path):
     points = [{"ranks": 8, "machine": "alps", "name": "slow"}, {"ranks": 16, "machine": "dgx-h100", "name": "fast"}]
     rows = rows_of(answers(tmp_path, study="strong_scaling", job=JOB | {"grid": {"weights": 8}}, points=points))

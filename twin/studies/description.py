@@ -211,19 +211,25 @@ class Study(Spec):
     def _follows_ranks(self, key: str) -> bool:
         """Tell whether a key goes with the ranks: whole grids do, and of `points` sizes with one value for each number.
 
-        These are names, sizes of axes and micro-batches, and in weak scaling models and batches. Anything else makes
-        another line, such as a machine or an option; so does what `vary` crosses with the ranks.
+        These are names, sizes of axes and micro-batches, and in weak scaling models and batches, on each line for
+        itself. Anything else makes another line, such as a machine or an option; so does what `vary` crosses.
         """
         if key == "grid":
             return True
-        sizes = {"name", "grid", "batch"} | ({"model"} if self.study == "weak_scaling" else set())
-        same = self.study == "strong_scaling" and key in {"batch", "batch.sequences"}
-        if key in self.vary or key.partition(".")[0] not in sizes or same:
+        if key in self.vary or not self._is_size(key):
             return False
         values: dict[str, set[str]] = {}
         for point in self.points:
-            values.setdefault(canonical(point.get("ranks")), set()).add(canonical(point.get(key)))
+            place = {other: value for other, value in point.items() if not self._is_size(other)}
+            values.setdefault(canonical(place), set()).add(canonical(point.get(key)))
         return all(len(each) == 1 for each in values.values())
+
+    def _is_size(self, key: str) -> bool:
+        """Tell whether a key may go with the ranks; in strong scaling the problem is to be the same."""
+        if self.study == "strong_scaling" and key in {"batch", "batch.sequences"}:
+            return False
+        whose = key.partition(".")[0]
+        return whose in {"name", "grid", "batch"} or (whose == "model" and self.study == "weak_scaling")
 
 
 def has_twice(values: Sequence[Any] | Mapping[str, Any]) -> bool:
