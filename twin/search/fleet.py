@@ -88,6 +88,11 @@ class Fleet:
         return "devices" if price is None else price.boundary
 
     @property
+    def energy_title(self) -> str:
+        """Title of a column of energies: what they are of, and that they are no more than the devices' limit."""
+        return f"energy ({self.boundary}{'' if self.job.machine.device.power else ', at the power limit'})"
+
+    @property
     def thrifty(self) -> bool:
         """Whether energy decides."""
         return any(plan.found is not None and plan.found.by == "energy" for plan in self.plans)

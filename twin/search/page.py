@@ -159,7 +159,7 @@ def _by_ranks(fleet: Fleet) -> _Table:
     if len(fleet.plans) == 1 and fleet.tokens is None:
         return _Table()
     head = ["ranks", axes_title(fleet.chosen.found), "step", "tokens/s"]
-    head += ["days", "device hours", f"energy ({fleet.boundary})"] if fleet.tokens else []
+    head += ["days", "device hours", fleet.energy_title] if fleet.tokens else []
     rows = []
     for plan in fleet.plans:
         if plan.found is None:

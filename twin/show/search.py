@@ -154,8 +154,7 @@ def _by_ranks(console: Console, fleet: Fleet) -> None:
     else:
         console.print("\nThe best of each number of ranks; the global batch stays as it is:")
     heads = ["ranks", axes_title(fleet.chosen.found), "micro-batch", "step", "tokens/s"]
-    at_limit = "" if fleet.job.machine.device.power else ", at the power limit"
-    heads += ["days", "device hours", f"energy ({fleet.boundary}{at_limit})", ""] if fleet.tokens is not None else []
+    heads += ["days", "device hours", fleet.energy_title, ""] if fleet.tokens is not None else []
     table = Table(*heads, box=None, pad_edge=False)
     for column in (table.columns[0], *table.columns[2:]):
         column.justify = "right"
