@@ -111,11 +111,9 @@ def plan_of(job: Job, step_seconds: float, state_bytes: float | None = None) -> 
     def seconds(bytes_: float, bytes_per_second: float) -> float:
         return max(bytes_ / bytes_per_second, bytes_ / nodes / storage.node_bytes_per_second)
 
-    grid = job.concrete_grid
-    holding = dict(zip(grid.axes, grid.sizes, strict=True)).get(
-        "data", 1
-    )  # whole on each, whatever is divided of states
-    frozen = holding * seconds(frozen_bytes_of(job), storage.read_bytes_per_second)
+    # frozen weights are whole on each replica, whatever is divided of states
+    replicas = job.concrete_grid.by_axis().get("data", 1)
+    frozen = replicas * seconds(frozen_bytes_of(job), storage.read_bytes_per_second)
     return LongRun(
         step_seconds=step_seconds,
         nodes=nodes,

@@ -33,11 +33,8 @@ def diagnosis(found: Diagnosis, job: Job) -> None:
             console.print(f"[bold red]not located[/]: {escape(longer.text)}; {stands_out}")
     else:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name, justify in (
-            ("", "left"),
-            ("confidence", "right"),
-            ("were it alone: mended, a step is shorter by", "right"),
-        ):
+        worth = "were it alone: mended, a step is shorter by"
+        for name, justify in (("", "left"), ("confidence", "right"), (worth, "right")):
             table.add_column(name, justify=justify)  # type: ignore[arg-type]  # rich's literals
         for each in found.findings:
             saved = "" if each.saved_share is None else f"{100 * each.saved_share:.1f} %"
