@@ -224,8 +224,7 @@ def test_every_kind_with_a_share_of_its_own_is_one_that_schedules_have() -> None
         if isinstance(op, Compute) and not isinstance(op.kernel, Gemm)
         for work in ((op.kernel,) if isinstance(op.kernel, Memory) else op.kernel.between)
     }
-    jit = {"swiglu/jit", "bwd/swiglu/jit"}  # megatron's, but for flavour torch
-    of_other_strategies = {"collect", "rotary/chain", *jit}  # Hugging Face's layers
+    of_other_strategies = {"collect", "rotary/chain"}  # Hugging Face's layers
     for device in DEVICES.values():
         assert set(device.memory_shares) <= kinds | of_other_strategies, device.name
 

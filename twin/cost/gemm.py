@@ -40,6 +40,7 @@ class _Products(NamedTuple):
     adds: bool = False
     result_ratio: float = 1.0
     """Width of a number of C over that of A and B."""
+    promotes: bool = False
 
 
 _OVERLAP_IN_TILE = 4.0
@@ -64,7 +65,7 @@ def gemm_seconds(device: Device, gemm: Gemm, *, tuned: bool = True) -> float:
     if device.gemm.core is not None:
         wide = _rate_of(device.gemm, gemm.element_bytes)
         return core_gemm_seconds(device.gemm.core, device.peak_flops_per_second * wide, gemm)
-    products = _Products(gemm.m, gemm.n, gemm.k, gemm.batch, gemm.element_bytes, gemm.adds, _ratio(gemm))
+    products = _Products(gemm.m, gemm.n, gemm.k, gemm.batch, gemm.element_bytes, gemm.adds, _ratio(gemm), gemm.promotes)
     seconds = float(_menu_seconds(device, products).min())
     if not device.gemm.slow_layouts:
         return seconds
@@ -90,17 +91,22 @@ def _menu(tiles: tuple[tuple[int, int], ...], splits: tuple[int, ...]) -> tuple[
 def _menu_seconds(device: Device, products: _Products) -> Array:
     """Return the seconds with each entry of the menu, along the last axis."""
     model = device.gemm
-    m, n, k, batch, element_bytes, _, result_ratio = products
+    m, n, k, batch, element_bytes, adds, result_ratio, _ = products
     rows, columns, parts = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     wide = _rate_of(model, element_bytes)
     unit_peak = device.peak_flops_per_second / model.units
     step = model.tile_depth_bytes / element_bytes
     depth = np.ceil(k / parts / step) * step
+    eight = model.eight_bits if element_bytes == 1 else None
+    promoted = eight.promoted if eight is not None and products.promotes else None
+    limits = model if promoted is None else promoted
 
-    arithmetic = 2 * rows * columns * depth / (unit_peak * model.main_loop_share * wide)
+    arithmetic = 2 * rows * columns * depth / (unit_peak * limits.main_loop_share * wide)
     supply = (rows + columns) * depth * (element_bytes / (unit_peak * model.feed_bytes_per_flop))
-    writing = rows * columns * (element_bytes * result_ratio / (unit_peak * model.write_bytes_per_flop))
+    writing = rows * columns * (element_bytes * result_ratio / (unit_peak * limits.write_bytes_per_flop))
+    if promoted is not None:
+        writing = (1 + adds) * writing  # of other kernels what is added to comes while they multiply
     tile = _joined(arithmetic, supply, _OVERLAP_IN_TILE) + writing + model.tile_seconds
     busy = _waves(model, down * across * parts * batch) * tile
 
@@ -108,7 +114,6 @@ def _menu_seconds(device: Device, products: _Products) -> Array:
     partial = np.where(parts > 1, parts * (_PARTIAL_BYTES * batch) * m * n, 0.0)
     rate = device.memory_bandwidth_bytes_per_second * model.memory_share
     seconds = _joined(busy, (traffic + partial) / rate, _OVERLAP_WITH_MEMORY)
-    eight = model.eight_bits if element_bytes == 1 else None
     share = model.sustained_share if eight is None else eight.sustained_share
     sustained = device.peak_flops_per_second * share * wide
     seconds = np.maximum(seconds, 2 * batch * m * n * k / sustained)
@@ -148,7 +153,7 @@ def _traffic(model: GemmModel, products: _Products) -> Array:
     The tiles of one wave cover a near-square block of C and share their operands through the
     cache; the next wave reads its own operands again, unless they are still in the cache.
     """
-    m, n, k, _, element_bytes, adds, ratio = products
+    m, n, k, _, element_bytes, adds, ratio, _ = products
     rows, columns, _ = _menu(model.tiles, model.splits)
     down, across = np.ceil(m / rows), np.ceil(n / columns)
     live = np.minimum(down * across, float(model.units))

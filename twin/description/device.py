@@ -34,6 +34,19 @@ class SlowLayout(Spec):
     """Share of the device's peak that such a product reaches."""
 
 
+class PromotedSums(Spec):
+    """Products of 8-bit numbers whose sums are added up in fp32 while they are made, as in backward passes.
+
+    Hopper's tensor cores add up numbers of 8 bits with some 14 bits. What wants more takes each partial sum out and adds
+    it to one in fp32, which takes arithmetic of its own; nothing is multiplied meanwhile, nor while results are written.
+    """
+
+    main_loop_share: Parameter
+    """Share of the peak of 8-bit numbers that the loop over k reaches."""
+    write_bytes_per_flop: Parameter
+    """Bytes of results that a unit writes, or reads to add to, in the time of one operation of 16-bit numbers at peak."""
+
+
 class EightBits(Spec):
     """Matrix products of 8-bit numbers, with 16-bit results."""
 
@@ -41,6 +54,8 @@ class EightBits(Spec):
     """Peak over that of 16-bit numbers."""
     sustained_share: Parameter
     """Share of that peak at which the power limit holds large products of operands that hold data."""
+    promoted: PromotedSums | None = None
+    """Where sums are added up in fp32 while they are made; absent: those products are as fast as others."""
 
 
 class CoreLibrary(Spec):

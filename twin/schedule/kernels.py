@@ -37,6 +37,8 @@ class Gemm:
     """The product is added to what is there, which is read too."""
     result_bytes: int | None = None
     """Bytes of a number of C, where they are not those of A and B."""
+    promotes: bool = False
+    """Sums of 8-bit numbers are added up in fp32 while they are made."""
 
     @property
     def flops(self) -> float:

@@ -150,19 +150,19 @@ def pack(job: Job, elements: int) -> Memory:
     return Memory(2 * float(elements * job.element_bytes), work="pack")
 
 
-def activation(job: Job, tokens: int, before: int, after: int, *, backward: bool, jit: bool = False) -> Memory:
+def activation(job: Job, tokens: int, before: int, after: int, *, backward: bool) -> Memory:
     """From what MLP up gives, (m, before), to what MLP down takes, (m, after).
 
     SwiGLU reads twice that, gate and up, and writes one; backward reads the output's gradient
     too, and writes two: where it is not fused, in two kernels, and four. Backward of GELU reads its input and
-    the gradient. With `jit` it is fused as Megatron has it (measured apart: slower than by torch.compile or Triton).
+    the gradient.
     """
     kind = job.model.mlp_kind
     if kind == "swiglu" and not job.fused_elementwise:
         moved = (11 if backward else 5) * float(tokens * after * job.element_bytes)
         return Memory(moved, kernels=4 if backward else 2, work="swiglu/steps")
     elements = tokens * (2 * before + after if backward else before + after)
-    return Memory(float(elements * job.element_bytes), work="swiglu/jit" if jit and kind == "swiglu" else kind)
+    return Memory(float(elements * job.element_bytes), work=kind)
 
 
 def bias(output_bytes: float) -> Memory:

@@ -44,9 +44,8 @@ def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
 
 def _activation(linears: Linears, *, backward: bool) -> Memory:
     """GELU or SwiGLU of the MLP."""
-    job, local = linears.job, linears.local
-    jit = job.flavour != "torch"
-    return work.activation(job, local.tokens, local.mlp_up, local.mlp, backward=backward, jit=jit)
+    local = linears.local
+    return work.activation(linears.job, local.tokens, local.mlp_up, local.mlp, backward=backward)
 
 
 def _together(linears: Linears) -> bool:

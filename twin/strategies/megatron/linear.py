@@ -144,10 +144,13 @@ class Linears:
         """Bytes of a number that a product reads."""
         return 1 if self._eight(linear) else self.job.element_bytes
 
-    def _product(self, linear: Linear, m: int, n: int, k: int, mode: Mode) -> Gemm:
+    def _product(self, linear: Linear, m: int, n: int, k: int, mode: Mode, *, promotes: bool = False) -> Gemm:
         """A product whose result is in compute precision."""
-        e = self.job.element_bytes
-        return Gemm(m, n, k, mode, element_bytes=self._bytes(linear), result_bytes=e if self._eight(linear) else None)
+        eight = self._eight(linear)
+        result = self.job.element_bytes if eight else None
+        return Gemm(
+            m, n, k, mode, element_bytes=self._bytes(linear), result_bytes=result, promotes=promotes and eight
+        )
 
     def _gathered_bytes(self, element_bytes: int) -> float:
         """Bytes of what tensor ranks gather, all of them together."""
@@ -241,7 +244,7 @@ class Linears:
         emit.compute("input_gradient", self._input_product(linear))
 
     def _input_product(self, linear: Linear) -> Gemm:
-        return self._product(linear, self.local.tokens, linear.k, linear.n, "NN")
+        return self._product(linear, self.local.tokens, linear.k, linear.n, "NN", promotes=True)
 
     def _weight_gradient(self, emit: Emitter, linear: Linear) -> None:
         """The product adds to the sum itself (`gradient_accumulation_fusion`), or a kernel behind it does."""
@@ -256,6 +259,7 @@ class Linears:
             element_bytes=self._bytes(linear),
             adds=known and in_product,
             result_bytes=wide if in_product else (e if job.flavour != "torch" or self._eight(linear) else None),
+            promotes=self._eight(linear),
         )
         emit.compute("weight_gradient", product)
         if job.flavour == "torch":
