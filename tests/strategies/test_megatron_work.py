@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.strategies.pipelined import BF16, H, V, described, ops
-from twin.schedule.kernels import Attention, Gemm
+from twin.description.problems import DescriptionError
+from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute
 from twin.strategies import strategy_of
 from twin.trace.metrics import hardware_flops, job_flops
@@ -120,3 +121,47 @@ def test_selective_recomputation_is_of_any_kernel(attention: str, grid: dict[str
     assert hardware_flops(again) - hardware_flops(plain) == pytest.approx(tokens * plain.model.layers * attended)
     held = [strategy_of(job).memory(job, strategy_of(job).roles(job)[0])["activations"] for job in (plain, again)]
     assert held[1] < held[0]
+
+
+EIGHT = {"machine": "dgx-h100", "precision": "bf16", "fp8_linears": True, "micro_steps": 1}
+
+
+@pytest.mark.parametrize("flavour", ["megatron", "torch"])
+def test_sums_of_8_bits_are_promoted_in_backward_passes_alone(flavour: str) -> None:
+    """As Transformer Engine and torchao have it: fast sums forward, and where it is made again."""
+    job = described({"tensor": 2}, recompute=True, flavour=flavour, sequence_parallel=True, **EIGHT)
+    products = [(op.phase, op.kernel) for _, op in ops(job) if isinstance(op, Compute) and isinstance(op.kernel, Gemm)]
+    eight = [(phase, gemm) for phase, gemm in products if gemm.element_bytes == 1]
+    assert {phase for phase, _ in eight} == {"fwd", "recompute", "bwd"}
+    assert all(gemm.promotes == (phase == "bwd") for phase, gemm in eight)
+    assert not any(gemm.promotes for _, gemm in products if gemm.element_bytes > 1)
+
+
+@pytest.mark.parametrize(
+    ("machine", "more", "read", "written"),
+    [
+        ("dgx-h100", {}, 2, 2),
+        ("dgx-h100", {"fp8_recipe": "delayed"}, 2, 2),
+        ("dgx-h100", {"fp8_recipe": "tensorwise"}, 4, 2),
+        ("dgx-h100", {"flavour": "torch"}, 4, 2),
+        ("dgx-b200", {}, 2, 1),  # whose products read either layout
+        ("dgx-b200", {"fp8_recipe": "tensorwise"}, 4, 1),
+    ],
+)
+def test_what_is_rounded_is_read_once_more_for_its_scale(
+    machine: str, more: dict[str, Any], read: int, written: int
+) -> None:
+    job = described({}, model={"biases": False}, **{**EIGHT, "machine": machine}, **more)
+    tokens = 2 * 256
+    inputs = [
+        op.kernel.bytes
+        for name, op in ops(job)
+        if isinstance(op, Compute) and isinstance(op.kernel, Memory) and name.endswith("quantize") and op.phase == "fwd"
+    ]
+    mlp = job.model.mlp_hidden
+    assert sum(inputs) == (read + written) * tokens * (3 * H + mlp) * job.model.layers
+
+
+def test_a_recipe_of_8_bits_needs_products_of_8_bits() -> None:
+    with pytest.raises(DescriptionError, match=r"fp8_recipe.*needs fp8_linears"):
+        described({}, machine="dgx-h100", fp8_recipe="tensorwise")

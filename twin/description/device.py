@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, model_validator
 
 from twin.description.earlier import device_of_today
 from twin.description.parameter import Parameter
@@ -37,14 +37,14 @@ class SlowLayout(Spec):
 class PromotedSums(Spec):
     """Products of 8-bit numbers whose sums are added up in fp32 while they are made, as in backward passes.
 
-    Hopper's tensor cores add up numbers of 8 bits with some 14 bits. What wants more takes each partial sum out and adds
-    it to one in fp32, which takes arithmetic of its own; nothing is multiplied meanwhile, nor while results are written.
+    Hopper's tensor cores add up numbers of 8 bits with some 14 bits. What wants more takes each partial sum out and
+    adds it to one in fp32, with arithmetic of its own; nothing is multiplied then, nor while results are written.
     """
 
     main_loop_share: Parameter
     """Share of the peak of 8-bit numbers that the loop over k reaches."""
     write_bytes_per_flop: Parameter
-    """Bytes of results that a unit writes, or reads to add to, in the time of one operation of 16-bit numbers at peak."""
+    """Bytes of results that a unit writes, or reads to add to, in the time of one 16-bit operation at peak."""
 
 
 class EightBits(Spec):
@@ -54,6 +54,8 @@ class EightBits(Spec):
     """Peak over that of 16-bit numbers."""
     sustained_share: Parameter
     """Share of that peak at which the power limit holds large products of operands that hold data."""
+    any_layout: StrictBool = False
+    """Products read operands stored by rows or by columns, so that nothing is kept a second time, transposed."""
     promoted: PromotedSums | None = None
     """Where sums are added up in fp32 while they are made; absent: those products are as fast as others."""
 

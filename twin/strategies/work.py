@@ -19,9 +19,15 @@ DOCUMENT_BYTES = 40
 """Of each token: where its document begins, and its position there, as whole numbers."""
 
 
-def quantize(job: Job, elements: int) -> Memory:
-    """Round to 8 bits, once as it is and once transposed, for the two products that read it."""
-    return Memory(float(elements * (job.element_bytes + 2)), kernels=2, work="quantize")
+def quantize(job: Job, elements: int, *, by_content: bool) -> Memory:
+    """Round to 8 bits for the two products that read it; where these read one layout alone, once more transposed.
+
+    With `by_content` the largest number is looked for before.
+    """
+    eight = job.machine.device.gemm.eight_bits
+    copies = 1 if eight is not None and eight.any_layout else 2
+    read = 1 + by_content
+    return Memory(float(elements * (read * job.element_bytes + copies)), kernels=1 + read, work="quantize/fp8")
 
 
 def norm_passes(job: Job) -> tuple[int, int]:

@@ -110,6 +110,8 @@ def keys(run: Run) -> dict[str, Any]:
         "fused_residual": not any(name in str(row["source"]) for name in RESIDUAL_IN_STEPS),
         "fp8_linears": "fp8" in run.says("precision"),
     }
+    if "current scaling" in run.says("precision"):
+        found["fp8_recipe"] = "tensorwise"
     if pipeline > 1 and not deepspeed:
         early = any(name in str(row["source"]) for name in EARLY)
         found |= {

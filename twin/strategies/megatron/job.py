@@ -103,6 +103,9 @@ class MegatronJob(Job):
     fp8_linears: StrictBool = False
     """Products of blocks' linears in 8 bits (Transformer Engine): inputs and gradients are rounded before, attention,
     head, messages and what is kept of weights stay in compute precision."""
+    fp8_recipe: Literal["delayed", "tensorwise"] | None = None
+    """Where the scale of a tensor of 8 bits comes from (`--fp8-recipe`): from steps before, or from what it holds,
+    which is read once more. Absent: tensorwise with flavour torch, as torchao has it, else delayed, Megatron's own."""
     fused_accumulation: StrictBool = True
     """Products of weight gradients add to their sums themselves (`gradient_accumulation_fusion`, in Megatron
     since about the end of 2021: assumed); false, and always with flavour deepspeed: a kernel adds each gradient."""
@@ -208,6 +211,11 @@ class MegatronJob(Job):
         if self.flavour == "torch":
             return not self.reduces_each
         return not self.fused_accumulation or self.flavour == "deepspeed"
+
+    @property
+    def scales_by_content(self) -> bool:
+        """Whether tensors of 8 bits are scaled by what they hold."""
+        return (self.fp8_recipe or ("tensorwise" if self.flavour == "torch" else "delayed")) == "tensorwise"
 
     @property
     def accumulates_in_product(self) -> bool:

@@ -54,7 +54,7 @@ class Linears:
         """
         if self._eight(linear):  # what is gathered is rounded before, and travels so
             here = self.local.residual_tokens if linear.column and self.scattered else self.local.tokens
-            emit.compute("quantize", work.quantize(self.job, here * linear.k))
+            self._quantize(emit, here * linear.k)
         gemm = self._product(linear, self.local.tokens, linear.n, linear.k, "TN")
         if linear.column:
             if self.scattered and not gathered:
@@ -140,6 +140,9 @@ class Linears:
     def _eight(self, linear: Linear) -> bool:
         return self.job.fp8_linears and linear.name != "head"
 
+    def _quantize(self, emit: Emitter, elements: int) -> None:
+        emit.compute("quantize", work.quantize(self.job, elements, by_content=self.job.scales_by_content))
+
     def _bytes(self, linear: Linear) -> int:
         """Bytes of a number that a product reads."""
         return 1 if self._eight(linear) else self.job.element_bytes
@@ -148,9 +151,7 @@ class Linears:
         """A product whose result is in compute precision."""
         eight = self._eight(linear)
         result = self.job.element_bytes if eight else None
-        return Gemm(
-            m, n, k, mode, element_bytes=self._bytes(linear), result_bytes=result, promotes=promotes and eight
-        )
+        return Gemm(m, n, k, mode, element_bytes=self._bytes(linear), result_bytes=result, promotes=promotes and eight)
 
     def _gathered_bytes(self, element_bytes: int) -> float:
         """Bytes of what tensor ranks gather, all of them together."""
@@ -165,7 +166,7 @@ class Linears:
         if self._eight(linear) and self.half != "weight":
             gathers = self.scattered and not linear.column
             here = self.local.residual_tokens if gathers else self.local.tokens
-            emit.compute("quantize", work.quantize(self.job, here * linear.n))
+            self._quantize(emit, here * linear.n)
         gathers, sums = self.scattered and not gathered, self.split and summed
         if self.job.flavour == "torch":
             self._backward_torch(emit, linear, gathers=gathers, sums=sums)

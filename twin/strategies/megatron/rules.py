@@ -35,6 +35,8 @@ def _check_options(job: MegatronJob) -> list[Problem]:
     if job.fp8_linears and job.machine.device.gemm.eight_bits is None:
         remedy = f"no rate of 8-bit products is known on {job.machine.device.name}; leave it out"
         problems.append(Problem("fp8_linears", remedy, True))
+    if job.fp8_recipe is not None and not job.fp8_linears:
+        problems.append(Problem("fp8_recipe", "needs fp8_linears: true", job.fp8_recipe))
     if job.overlap_messages is False and job.schedule in SPLIT:
         remedy = f"ranks of {job.schedule} would wait for each other for ever; leave it out"
         problems.append(Problem("overlap_messages", remedy, False))
