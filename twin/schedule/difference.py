@@ -61,7 +61,8 @@ def _kernel(kernel: Kernel) -> str:
             added = ", added to what is there" if kernel.adds else ""
             wide = "" if kernel.result_bytes is None else f" to {kernel.result_bytes} bytes"
             sizes = f"{batch}{kernel.m}×{kernel.n}×{kernel.k} of {kernel.element_bytes} bytes"
-            return f"gemm {kernel.mode} {sizes}{wide}{added}"
+            promoted = ", sums promoted" if kernel.promotes else ""
+            return f"gemm {kernel.mode} {sizes}{wide}{added}{promoted}"
         case Attention():
             return (
                 f"{kernel.form} attention{' backward' if kernel.backward else ''}"

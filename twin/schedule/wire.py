@@ -46,6 +46,7 @@ class GemmForm(_Form):
     element_bytes: Width
     adds: bool = False
     result_bytes: Width | None = None
+    promotes: bool = False
 
 
 class AttentionOfHeads(_Form):
@@ -140,7 +141,7 @@ class RecordingFile(_Form):
 
 KERNEL_TYPES: dict[type[Kernel], str] = {Gemm: "gemm", Attention: "attention", Memory: "memory"}
 
-LEFT_OUT: dict[str, bool | None] = {"result_bytes": None, "causal": True, "key_length": None}
+LEFT_OUT: dict[str, bool | None] = {"result_bytes": None, "promotes": False, "causal": True, "key_length": None}
 """Facts of kernels that are written only where they are others: files from before they were known are the same."""
 
 
