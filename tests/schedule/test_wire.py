@@ -1,4 +1,4 @@
-"""Ops as JSON: what is written reads as it was, and facts that older files do not have are written where they are told."""
+"""Ops as JSON: what is written reads as it was; facts that older files lack are written where they are told alone."""
 
 import json
 from typing import Any
