@@ -272,8 +272,7 @@ def test_layers_in_steps_reach_what_was_measured_on_a100(kernel: str, share: flo
 
 
 @pytest.mark.parametrize(
-    ("width", "forward", "full"),
-    [(8192, 137.1, 502.6), (16384, 267.0, 971.5), (32768, 527.5, 1912.1)],
+    ("width", "forward", "full"), [(8192, 137.1, 502.6), (16384, 267.0, 971.5), (32768, 527.5, 1912.1)]
 )
 def test_swiglu_in_one_kernel_takes_what_was_measured(width: int, forward: float, full: float) -> None:
     """Liger-Kernel's benchmark of 8,192 tokens on H100, in us.

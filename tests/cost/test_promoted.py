@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.profiles import examples
 from twin.cost.gemm import gemm_seconds
 from twin.description.device import Device, PromotedSums
-from twin.description.load import load_device
+from twin.description.load import load_device, load_machine
 from twin.description.parameter import Parameter
 from twin.schedule.kernels import Gemm
 
@@ -62,20 +62,23 @@ def _errors(device: Device) -> np.ndarray:
     return np.array([gemm_seconds(device, _summed(m, n, k)) * rate * 1e12 / (2 * m * n * k) for m, n, k, rate in ROWS])
 
 
-def test_published_weight_gradients() -> None:
-    assert abs(_errors(H100) - 1).max() < 0.04
+@pytest.mark.parametrize("name", ["h100-sxm", "h200"])
+def test_published_weight_gradients(name: str) -> None:
+    assert abs(_errors(load_device(name)) - 1).max() < 0.05
 
 
-def test_the_constants_are_those_that_fit_best() -> None:
+@pytest.mark.parametrize("name", ["h100-sxm", "h200"])
+def test_the_constants_are_those_that_fit_best(name: str) -> None:
+    """With the device's other constants, which are its own."""
     optimize = pytest.importorskip("scipy.optimize")
+    device = load_device(name)
 
     def residuals(logs: np.ndarray) -> np.ndarray:
-        return np.asarray(np.log(_errors(_with(H100, *np.exp(logs)))))
+        return np.asarray(np.log(_errors(_with(device, *np.exp(logs)))))
 
-    start = np.log(_constants(H100)) + 0.2
+    start = np.log(_constants(device)) + 0.1
     found = np.exp(optimize.least_squares(residuals, start, diff_step=1e-3).x)
-    assert _constants(H100) == pytest.approx(found, rel=0.01)
-    assert _constants(load_device("h200")) == _constants(H100)
+    assert _constants(device) == pytest.approx(found, rel=0.01)
 
 
 @pytest.mark.parametrize("size", [2048, 4096, 8192, 16384])
@@ -83,6 +86,14 @@ def test_as_much_longer_as_was_measured_with_another_library(size: int) -> None:
     """1.1 to 1.2 times by cuBLAS, says github pytorch/ao, issue 2377; of 2,048 24 µs are 26 (vkuzo's gist of 2024)."""
     fast = Gemm(size, size, size, element_bytes=1, result_bytes=2)
     assert 1.05 < gemm_seconds(H100, replace(fast, promotes=True)) / gemm_seconds(H100, fast) < 1.2
+
+
+@pytest.mark.parametrize("device", [load_device("h200"), load_machine("hgx-h100-500w").device], ids=lambda d: d.name)
+@pytest.mark.parametrize("size", [2048, 4096, 8192])
+def test_it_takes_longer_on_other_hoppers_too(device: Device, size: int) -> None:
+    """At a lower power limit the clock is lower for both: a limit of fast sums alone would hide the whole of it."""
+    fast = Gemm(size, size, size, element_bytes=1, result_bytes=2)
+    assert gemm_seconds(device, replace(fast, promotes=True)) / gemm_seconds(device, fast) > 1.02
 
 
 def test_a_tile_multiplies_and_then_reads_and_writes_its_sums() -> None:

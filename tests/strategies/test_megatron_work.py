@@ -126,10 +126,20 @@ def test_selective_recomputation_is_of_any_kernel(attention: str, grid: dict[str
 EIGHT = {"machine": "dgx-h100", "precision": "bf16", "fp8_linears": True, "micro_steps": 1}
 
 
-@pytest.mark.parametrize("flavour", ["megatron", "torch"])
-def test_sums_of_8_bits_are_promoted_in_backward_passes_alone(flavour: str) -> None:
+@pytest.mark.parametrize(
+    ("grid", "more"),
+    [
+        ({"tensor": 2}, {"flavour": "megatron"}),
+        ({"tensor": 2}, {"flavour": "torch"}),
+        ({"tensor": 2}, {"tensor_overlap": True}),
+        ({"tensor": 2}, {"flavour": "torch", "tensor_overlap": True}),
+        ({"tensor": 2}, {"fused_accumulation": False}),
+        ({"pipeline": 2, "tensor": 2}, {"schedule": "zb_h1", "micro_steps": 4}),
+    ],
+)
+def test_sums_of_8_bits_are_promoted_in_backward_passes_alone(grid: dict[str, int], more: dict[str, Any]) -> None:
     """As Transformer Engine and torchao have it: fast sums forward, and where it is made again."""
-    job = described({"tensor": 2}, recompute=True, flavour=flavour, sequence_parallel=True, **EIGHT)
+    job = described(grid, recompute=True, sequence_parallel=True, **{**EIGHT, **more})
     products = [(op.phase, op.kernel) for _, op in ops(job) if isinstance(op, Compute) and isinstance(op.kernel, Gemm)]
     eight = [(phase, gemm) for phase, gemm in products if gemm.element_bytes == 1]
     assert {phase for phase, _ in eight} == {"fwd", "recompute", "bwd"}

@@ -38,7 +38,8 @@ class PromotedSums(Spec):
     """Products of 8-bit numbers whose sums are added up in fp32 while they are made, as in backward passes.
 
     Hopper's tensor cores add up numbers of 8 bits with some 14 bits. What wants more takes each partial sum out and
-    adds it to one in fp32, with arithmetic of its own; nothing is multiplied then, nor while results are written.
+    adds it to one in fp32, with arithmetic of its own. What a tile reads and writes of its results is counted behind
+    its loop, at an effective rate: kernels hide a part of it.
     """
 
     main_loop_share: Parameter

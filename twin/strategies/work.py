@@ -27,7 +27,9 @@ def quantize(job: Job, elements: int, *, by_content: bool) -> Memory:
     eight = job.machine.device.gemm.eight_bits
     copies = 1 if eight is not None and eight.any_layout else 2
     read = 1 + by_content
-    return Memory(float(elements * (read * job.element_bytes + copies)), kernels=1 + read, work="quantize/fp8")
+    return Memory(
+        float(elements * (read * job.element_bytes + copies)), kernels=copies + by_content, work="quantize/fp8"
+    )
 
 
 def norm_passes(job: Job) -> tuple[int, int]:
