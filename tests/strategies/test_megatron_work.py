@@ -175,3 +175,33 @@ def test_what_is_rounded_is_read_once_more_for_its_scale(
 def test_a_recipe_of_8_bits_needs_products_of_8_bits() -> None:
     with pytest.raises(DescriptionError, match=r"fp8_recipe.*needs fp8_linears"):
         described({}, machine="dgx-h100", fp8_recipe="tensorwise")
+
+
+@pytest.mark.parametrize(("machine", "copies"), [("dgx-h100", 2), ("dgx-b200", 1)])
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_what_products_of_8_bits_read_stays_in_8_bits(machine: str, copies: int, sequence_parallel: bool) -> None:
+    """Transformer Engine keeps a byte of what a linear reads (the attention's output besides), and of each weight."""
+    plain, eight = (
+        described(
+            {"tensor": 2}, **{**EIGHT, "machine": machine, "fp8_linears": fp8}, sequence_parallel=sequence_parallel
+        )
+        for fp8 in (False, True)
+    )
+    was, now = (strategy_of(job).memory(job, strategy_of(job).roles(job)[0]) for job in (plain, eight))
+    layers, m, mlp = plain.model.layers, 2 * 256, plain.model.mlp_hidden
+    assert now["weights in 8 bits"] == copies * layers * 12 * H * H / 2
+    norms = 2 * m * H // (2 if sequence_parallel else 1)
+    assert was["activations"] - now["activations"] == layers * (norms + m * mlp // 2 - m * H // 2)
+    assert all(now[name] == was[name] for name in ("weights", "gradients", "optimizer", "messages"))
+    of_torch = described({"tensor": 2}, flavour="torch", sequence_parallel=sequence_parallel, **EIGHT)
+    assert "weights in 8 bits" not in strategy_of(of_torch).memory(of_torch, strategy_of(of_torch).roles(of_torch)[0])
+
+
+def test_weights_are_rounded_once_a_step() -> None:
+    job = described({"pipeline": 2, "tensor": 2}, **{**EIGHT, "micro_steps": 4})
+    rounded = [
+        op.kernel.bytes
+        for name, op in ops(job)
+        if isinstance(op, Compute) and isinstance(op.kernel, Memory) and name.endswith("quantize") and op.layer is None
+    ]
+    assert rounded == [4 * 2 * 12 * H * H / 2]

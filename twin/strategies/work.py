@@ -24,12 +24,15 @@ def quantize(job: Job, elements: int, *, by_content: bool) -> Memory:
 
     With `by_content` the largest number is looked for before.
     """
+    copies, read = eight_bit_copies(job), 1 + by_content
+    moved = float(elements * (read * job.element_bytes + copies))
+    return Memory(moved, kernels=copies + by_content, work="quantize/fp8")
+
+
+def eight_bit_copies(job: Job) -> int:
+    """Count the layouts in which 8-bit products of both passes want what they read: one where they read either."""
     eight = job.machine.device.gemm.eight_bits
-    copies = 1 if eight is not None and eight.any_layout else 2
-    read = 1 + by_content
-    return Memory(
-        float(elements * (read * job.element_bytes + copies)), kernels=copies + by_content, work="quantize/fp8"
-    )
+    return 1 if eight is not None and eight.any_layout else 2
 
 
 def norm_passes(job: Job) -> tuple[int, int]:

@@ -102,7 +102,7 @@ class MegatronJob(Job):
     """Gather weights of distributed_optimizer beside the next forward pass (`--overlap-param-gather`)."""
     fp8_linears: StrictBool = False
     """Products of blocks' linears in 8 bits (Transformer Engine): inputs and gradients are rounded before, attention,
-    head, messages and what is kept of weights stay in compute precision."""
+    head and messages stay in compute precision."""
     fp8_recipe: Literal["delayed", "tensorwise"] | None = None
     """Where the scale of a tensor of 8 bits comes from (`--fp8-recipe`): from steps before, or from what it holds,
     which is read once more. Absent: tensorwise with flavour torch, as torchao has it, else delayed, Megatron's own."""
@@ -211,6 +211,15 @@ class MegatronJob(Job):
         if self.flavour == "torch":
             return not self.reduces_each
         return not self.fused_accumulation or self.flavour == "deepspeed"
+
+    @property
+    def keeps_rounded(self) -> bool:
+        """Whether what products of 8 bits read stays in 8 bits: Transformer Engine's, not torchao's.
+
+        Of a weight, for all micro-batches of a step, beside the weight itself (github NVIDIA/TransformerEngine, issues
+        257 and 1764).
+        """
+        return self.fp8_linears and self.flavour != "torch"
 
     @property
     def scales_by_content(self) -> bool:

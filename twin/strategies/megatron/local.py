@@ -167,10 +167,15 @@ class Local:
         return rows + 2 * model.hidden * (1 + model.norm_biases) + 2 * model.head_size * model.qk_norm
 
     @cached_property
+    def linear_elements(self) -> int:
+        """Elements of a block's linears on a rank, without their biases."""
+        return sum(linear.elements for linear in self.linears.values())
+
+    @cached_property
     def block(self) -> int:
         """Elements of a block on a rank."""
         columns = sum(linear.n for linear in self.linears.values() if linear.bias and linear.column)
-        return sum(linear.elements for linear in self.linears.values()) + columns + self.replicated
+        return self.linear_elements + columns + self.replicated
 
     @cached_property
     def block_shapes(self) -> tuple[Shape, ...]:

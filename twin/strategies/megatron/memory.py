@@ -93,6 +93,9 @@ class Held:
             "activations": self._activations(rank),
             "messages": self._messages(rank),
         }
+        if job.keeps_rounded:
+            layers = sum(len(stage.layers) for stage in self.pipeline.stages(rank))
+            used["weights in 8 bits"] = float(work.eight_bit_copies(job) * layers * self.local.linear_elements)
         # sums of 16 bits are made fp32 for the update, when activations are gone, and DeepSpeed's of whole gradients
         # (of two replicas ORNL's log has 10.6 bytes of a parameter at most)
         wider = float(FP32_BYTES * own) if summed < FP32_BYTES else 0.0
@@ -317,6 +320,9 @@ def _block(job: MegatronJob, local: Local, *, whole: bool) -> float:
         mlp_width=local.mlp,
         copies=job.flavour == "torch",
     )
+    if job.keeps_rounded:  # what linears read, a byte each; what attention gives it keeps itself, besides
+        normed, attended = 2 * local.residual_elements, local.tokens * local.heads * job.model.head_size
+        block += attended - (job.element_bytes - 1) * (normed + local.tokens * local.mlp)
     if job.flavour == "torch" and job.sequence_parallel:  # what linears gathered is kept
         block += 2.0 * job.element_bytes * job.model.hidden * (local.tokens - local.residual_tokens)
     if job.traders > 1:  # of more ranks than heads of keys each has its own

@@ -227,3 +227,6 @@ def _update(emit: Emitter, parameters: Parameters, stages: Sequence[Stage], tota
     emit.compute("adamw", Memory(float(own * adam), kernels=8, work="adamw"))
     if parts > 1 and not (job.overlap_parameters or sharded):
         emit.collective("all_gather", DATA, float(total * e))
+    if job.keeps_rounded:  # once a step; the first micro-batch does it
+        elements = sum(len(stage.layers) for stage in stages) * parameters.local.linear_elements
+        emit.compute("quantize", work.quantize(job, elements, by_content=job.scales_by_content))
