@@ -129,9 +129,9 @@ def fields_of(strategy: str) -> tuple[Field, ...]:
 def _field(key: str, said: Mapping[str, Any], group: str) -> Field | None:
     """Make the field of one plain property of the schema; None for what is not plain."""
     label = key.rpartition("-")[2].replace("_", " ")
-    if "enum" in said:
-        return Field(key, label, "choice", group, _help(said), tuple(map(str, said["enum"])))
     options = [said, *said.get("anyOf", [])]
+    if words := next((o["enum"] for o in options if "enum" in o), None):
+        return Field(key, label, "choice", group, _help(said), tuple(map(str, words)))
     if any(o.get("type") == "boolean" for o in options):
         return Field(key, label, "choice", group, _help(said), ("on", "off"))
     number = next((o for o in options if {"integer", "number"} & set(_types(o))), None)
