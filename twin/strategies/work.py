@@ -164,13 +164,13 @@ def pack(job: Job, elements: int) -> Memory:
 def activation(job: Job, tokens: int, before: int, after: int, *, backward: bool) -> Memory:
     """From what MLP up gives, (m, before), to what MLP down takes, (m, after).
 
-    SwiGLU reads twice that, gate and up, and writes one; backward reads the output's gradient
-    too, and writes two: where it is not fused, in two kernels, and four. Backward of GELU reads its input and
-    the gradient.
+    SwiGLU reads twice that, gate and up, and writes one; backward reads the output's gradient too, and writes two.
+    Where it is not fused, in two kernels, and four: two gradients of a product, that of SiLU, and both put together.
+    Backward of GELU reads its input and the gradient.
     """
     kind = job.model.mlp_kind
     if kind == "swiglu" and not job.fused_elementwise:
-        moved = (11 if backward else 5) * float(tokens * after * job.element_bytes)
+        moved = (13 if backward else 5) * float(tokens * after * job.element_bytes)
         return Memory(moved, kernels=4 if backward else 2, work="swiglu/steps")
     elements = tokens * (2 * before + after if backward else before + after)
     return Memory(float(elements * job.element_bytes), work=kind)
