@@ -205,3 +205,21 @@ def test_weights_are_rounded_once_a_step() -> None:
         if isinstance(op, Compute) and isinstance(op.kernel, Memory) and name.endswith("quantize") and op.layer is None
     ]
     assert rounded == [4 * 2 * 12 * H * H / 2]
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("flavour", ["megatron", "torch"])
+def test_biases_behind_a_sum_of_ranks_are_of_the_tokens_that_a_rank_then_has(
+    flavour: str, sequence_parallel: bool
+) -> None:
+    """A row-parallel linear's bias is added once, to the complete sum: of all tokens, or of those scattered here."""
+    job = described({"tensor": 2}, flavour=flavour, micro_steps=1, sequence_parallel=sequence_parallel)
+    summed = {
+        name.split("/")[-2]: op.kernel.bytes
+        for name, op in ops(job)
+        if isinstance(op, Compute) and isinstance(op.kernel, Memory) and op.kernel.work == "bias_gradient"
+    }
+    tokens, mlp = 2 * 256, job.model.mlp_hidden
+    own = tokens // 2 if sequence_parallel else tokens
+    elements = {"qkv": tokens * 3 * H // 2, "projection": own * H, "mlp_up": tokens * mlp // 2, "mlp_down": own * H}
+    assert summed == {name: float(BF16 * count) for name, count in elements.items()}

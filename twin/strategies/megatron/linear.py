@@ -268,7 +268,8 @@ class Linears:
             return
         if job.accumulates_apart:
             emit.compute("accumulate", work.accumulation(job, linear.elements, wide, first=self.first))
-        self._bias_gradient(emit, linear, tokens)
+        # a row-parallel one's bias is added to the sum of products, of which each rank holds its own tokens
+        self._bias_gradient(emit, linear, tokens if linear.column else self.local.residual_tokens)
 
     def _accumulate_torch(self, emit: Emitter, linear: Linear) -> None:
         """Sums of weights that are cut are of the type that is reduced, and begin with the first gradient.
