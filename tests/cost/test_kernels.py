@@ -225,7 +225,7 @@ def test_every_kind_with_a_share_of_its_own_is_one_that_schedules_have() -> None
         for work in ((op.kernel,) if isinstance(op.kernel, Memory) else op.kernel.between)
     }
     eight = {"quantize/fp8", "bwd/quantize/fp8"}  # megatron's
-    of_other_strategies = {"collect", "rotary/chain", *eight}  # Hugging Face's layers
+    of_other_strategies = {"collect", "rotary/chain", "loss/fused", *eight}  # Hugging Face's layers, Megatron's loss
     for device in DEVICES.values():
         assert set(device.memory_shares) <= kinds | of_other_strategies, device.name
 

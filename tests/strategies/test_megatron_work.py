@@ -9,7 +9,7 @@ import pytest
 from tests.strategies.pipelined import BF16, H, V, described, ops
 from twin.description.problems import DescriptionError
 from twin.schedule.kernels import Attention, Gemm, Memory
-from twin.schedule.ops import Compute
+from twin.schedule.ops import Compute, Start
 from twin.strategies import strategy_of
 from twin.trace.metrics import hardware_flops, job_flops
 
@@ -223,3 +223,38 @@ def test_biases_behind_a_sum_of_ranks_are_of_the_tokens_that_a_rank_then_has(
     own = tokens // 2 if sequence_parallel else tokens
     elements = {"qkv": tokens * 3 * H // 2, "projection": own * H, "mlp_up": tokens * mlp // 2, "mlp_down": own * H}
     assert summed == {name: float(BF16 * count) for name, count in elements.items()}
+
+
+@pytest.mark.parametrize(
+    ("fusion", "forward", "backward", "held"), [(None, 38, 14, 12), ("native", 22, 14, 12), ("te", 6, 4, 2)]
+)
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_cross_entropy_moves_what_its_programs_do(
+    fusion: str | None, forward: int, backward: int, held: int, tensor: int
+) -> None:
+    """Bytes a logit in 16 bits, as counted in Megatron's and Transformer Engine's sources; logits outgrow a block."""
+    grid = {"tensor": tensor} if tensor > 1 else {}
+    job = described(grid, micro_steps=1, loss_fusion=fusion, model={"vocabulary": 64 * V})
+    tokens, logits = 2 * 256, 2 * 256 * 64 * V // tensor
+    of_loss = [(name, op) for name, op in ops(job) if "/loss/" in name]
+    moved = {"fwd": 0.0, "bwd": 0.0}
+    for name, op in of_loss:
+        if isinstance(op, Compute) and isinstance(op.kernel, Memory) and op.kernel.bytes > logits:
+            moved["fwd" if "/F/" in name else "bwd"] += op.kernel.bytes
+    assert moved == {"fwd": forward * logits, "bwd": backward * logits}
+    collectives = [(op.kind, op.bytes) for _, op in of_loss if isinstance(op, Start)]
+    each = [("all_gather", 2 * 3 * 4.0 * tokens)] if fusion == "te" else [("all_reduce", 4.0 * tokens)] * 3
+    assert collectives == (each if tensor > 1 else [])
+    strategy = strategy_of(job)
+    plain = job.model_copy(update={"loss_fusion": None})
+    role = strategy.roles(job)[-1]
+    spared = strategy.memory(plain, role)["activations"] - strategy.memory(job, role)["activations"]
+    assert spared == (12 - held) * logits
+
+
+def test_fused_losses_are_refused_where_nobody_has_them() -> None:
+    for flavour in ("torch", "deepspeed"):
+        with pytest.raises(DescriptionError, match=r"loss_fusion.*flavour: megatron"):
+            described({}, flavour=flavour, loss_fusion="te")
+    with pytest.raises(DescriptionError, match=r"loss_fusion.*loss_rows"):
+        described({}, loss_fusion="native", loss_rows=128)

@@ -165,12 +165,12 @@ def activation(job: Job, tokens: int, before: int, after: int, *, backward: bool
     """From what MLP up gives, (m, before), to what MLP down takes, (m, after).
 
     SwiGLU reads twice that, gate and up, and writes one; backward reads the output's gradient too, and writes two.
-    Where it is not fused, in two kernels, and four: two gradients of a product, that of SiLU, and both put together.
+    Where it is not fused, in two kernels, and four, which write both gradients where they belong.
     Backward of GELU reads its input and the gradient.
     """
     kind = job.model.mlp_kind
     if kind == "swiglu" and not job.fused_elementwise:
-        moved = (13 if backward else 5) * float(tokens * after * job.element_bytes)
+        moved = (11 if backward else 5) * float(tokens * after * job.element_bytes)
         return Memory(moved, kernels=4 if backward else 2, work="swiglu/steps")
     elements = tokens * (2 * before + after if backward else before + after)
     return Memory(float(elements * job.element_bytes), work=kind)

@@ -38,6 +38,10 @@ SUMMED_IN_BF16 = ("Megatron-Bridge", "dgxc-benchmarking repository, release v25.
 """Sources whose recipes sum gradients in bf16 (`grad_reduce_in_fp32 = False`: `set_llama3_common_configs` of github
 NVIDIA-NeMo/Megatron-Bridge, and the performance recipes and scripts of NVIDIA/NeMo, of which v25.04 is the first)."""
 
+LOSS_FUSIONS = {"Megatron-Bridge": "te", "dgxc-benchmarking repository, release v25.04": "native"}
+"""Sources whose recipes fuse cross-entropy, and how: `cross_entropy_fusion_impl` of models of github
+NVIDIA-NeMo/Megatron-Bridge; NeMo 2's `cross_entropy_loss_fusion`, with Megatron's own kernels till scripts say `te`."""
+
 
 def is_of_launcher(run: Run) -> bool:
     """Tell whether a row is a GPT-3 of NeMo's launcher."""
@@ -112,6 +116,9 @@ def keys(run: Run) -> dict[str, Any]:
     }
     if "current scaling" in run.says("precision"):
         found["fp8_recipe"] = "tensorwise"
+    for name, how in LOSS_FUSIONS.items():
+        if name in str(row["source"]):
+            found["loss_fusion"] = how
     if pipeline > 1 and not deepspeed:
         early = any(name in str(row["source"]) for name in EARLY)
         found |= {

@@ -9,8 +9,8 @@ from twin.strategies.megatron.orders import rounds
 from twin.strategies.megatron.orders.rules import MICRO, Broken
 
 OF_OTHERS = {
-    "deepspeed": ("sequence_parallel", "overlap_gradients", "overlap_parameters", "overlap_messages"),
-    "torch": ("distributed_optimizer", "overlap_gradients", "overlap_parameters", "split_messages"),
+    "deepspeed": ("sequence_parallel", "overlap_gradients", "overlap_parameters", "overlap_messages", "loss_fusion"),
+    "torch": ("distributed_optimizer", "overlap_gradients", "overlap_parameters", "split_messages", "loss_fusion"),
 }
 """Switches that an implementation has not."""
 ONLY_TORCH = ("weight_shards", "reduces_before_sending")
@@ -23,7 +23,7 @@ def check_flavour(job: MegatronJob) -> list[Problem]:
     if job.flavour == "megatron":
         return _only_torch(job)
     whose = {"deepspeed": "DeepSpeed's pipeline has not", "torch": "PyTorch's fully_shard has not"}[job.flavour]
-    given: list[tuple[str, object]] = [(key, True) for key in OF_OTHERS[job.flavour] if getattr(job, key)]
+    given: list[tuple[str, object]] = [(key, getattr(job, key)) for key in OF_OTHERS[job.flavour] if getattr(job, key)]
     if job.flavour == "deepspeed" and job.schedule != "1f1b":
         given.append(("schedule", job.schedule))
     problems = [Problem(key, f"{whose}; leave it out, or use flavour: megatron", value) for key, value in given]

@@ -112,6 +112,9 @@ class MegatronJob(Job):
     fused_residual: StrictBool = True
     """Bias, dropout and residual in one kernel (`bias_dropout_fusion`); false: one each, as is assumed of
     Megatron's function of 2023, which Torch did not fuse (github NVIDIA/Megatron-LM, pull request 532)."""
+    loss_fusion: Literal["native", "te"] | None = None
+    """Kernels of cross-entropy (`--cross-entropy-loss-fusion`, `--cross-entropy-fusion-impl`): Megatron's, compiled, or
+    Transformer Engine's, in compute precision. Absent: a chain of eager operations in fp32."""
     layers_in_steps: StrictBool = False
     """RMS norms and rotary positions as chains of eager operations in fp32, as in Llama's published code; false: a
     kernel each."""

@@ -7,7 +7,7 @@ from twin.schedule.kernels import Memory
 from twin.strategies import work
 from twin.strategies.megatron.attention import attention
 from twin.strategies.megatron.linear import TENSOR, Linears
-from twin.strategies.sizes import FP32_BYTES
+from twin.strategies.megatron.loss import loss_backward, loss_forward
 
 
 def forward(emit: Emitter, linears: Linears, *, again: bool = False) -> None:
@@ -201,21 +201,14 @@ def head_forward(emit: Emitter, linears: Linears) -> None:
     job, local = linears.job, linears.local
     emit.compute("final_norm/normalize", _norm(linears))
     linears.forward(emit.under("head"), local.head)
-    loss = emit.under("loss", phase="loss")
-    for part, kernel in work.loss(job, local.tokens, local.vocabulary).items():
-        if part == "gradient" and job.flavour != "torch":  # PyTorch's last stage judges what it has just computed
-            continue
-        loss.compute(part, kernel)
-        if linears.split and part != "gradient":
-            loss.under(part).collective("all_reduce", TENSOR, local.tokens * FP32_BYTES)
+    loss_forward(emit.under("loss", phase="loss"), job, local)
 
 
 def head_backward(emit: Emitter, linears: Linears) -> None:
     """Gradient of the loss, the head and the last norm, or the half that `linears` says."""
     job, local = linears.job, linears.local
-    if linears.half != "weight" and job.flavour != "torch":
-        gradient = work.loss(job, local.tokens, local.vocabulary)["gradient"]
-        emit.under("loss", phase="loss").compute("gradient", gradient)
+    if linears.half != "weight":
+        loss_backward(emit.under("loss", phase="loss"), job, local)
     linears.backward(emit.under("head"), local.head)
     if linears.half != "weight":
         emit.compute("final_norm/gradient", _norm_gradient(linears))

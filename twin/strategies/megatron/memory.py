@@ -202,6 +202,8 @@ class Held:
         job, local = self.job, self.local
         if not stage.last:
             return 0.0
+        if job.loss_fusion == "te":  # the gradient takes the logits' place
+            return float(job.element_bytes * local.tokens * local.vocabulary)
         torch = job.flavour == "torch"
         in_place = torch and job.loss_in_place is not False
         peak = work.loss_bytes(job, local.tokens, local.vocabulary, in_place=in_place)

@@ -37,6 +37,8 @@ def _check_options(job: MegatronJob) -> list[Problem]:
         problems.append(Problem("fp8_linears", remedy, True))
     if job.fp8_recipe is not None and not job.fp8_linears:
         problems.append(Problem("fp8_recipe", "needs fp8_linears: true", job.fp8_recipe))
+    if job.loss_fusion is not None and job.loss_rows is not None:
+        problems.append(Problem("loss_fusion", "is of all logits at once; leave it out, or loss_rows", job.loss_fusion))
     if job.overlap_messages is False and job.schedule in SPLIT:
         remedy = f"ranks of {job.schedule} would wait for each other for ever; leave it out"
         problems.append(Problem("overlap_messages", remedy, False))
