@@ -22,6 +22,7 @@ from twin.engine.simulate import simulate
 from twin.schedule.kernels import Attention, Gemm, Memory
 from twin.schedule.ops import Compute, Phase
 from twin.strategies.four_d.step import generate
+from twin.strategies.megatron.loss import FUSED
 from twin.strategies.work import (
     activation,
     norm,
@@ -225,7 +226,7 @@ def test_every_kind_with_a_share_of_its_own_is_one_that_schedules_have() -> None
         for work in ((op.kernel,) if isinstance(op.kernel, Memory) else op.kernel.between)
     }
     eight = {"quantize/fp8", "bwd/quantize/fp8"}  # megatron's
-    of_other_strategies = {"collect", "rotary/chain", "loss/fused", *eight}  # Hugging Face's layers, Megatron's loss
+    of_other_strategies = {"collect", "rotary/chain", FUSED, *eight}  # Hugging Face's layers, Megatron's loss
     for device in DEVICES.values():
         assert set(device.memory_shares) <= kinds | of_other_strategies, device.name
 
