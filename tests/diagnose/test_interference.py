@@ -10,6 +10,7 @@ import pytest
 
 from tests.diagnose.observations import COMPUTE, TRANSFER, expectation, healthy, job_on, members, with_slow_ranks
 from tests.tiers import few
+from twin.description.parameter import Parameter
 from twin.diagnose.diagnose import Diagnosis, diagnose
 from twin.diagnose.expected import expected
 from twin.diagnose.interference import allowance, interference_of
@@ -92,6 +93,8 @@ def test_without_a_link_that_explains_them_it_is_said(factor: float, named: bool
 
 
 def test_what_is_assumed_of_interference_may_be_as_much_as_was_seen_anywhere() -> None:
-    machine = load_job(JOB).machine
-    assert machine.variation.compute_slowdown.kind == "assumed"
-    assert interference_of(machine) == 0.4
+    slowdown = load_job(JOB).compute_slowdown
+    assert slowdown.kind == "assumed"
+    assert interference_of(slowdown) == 0.4 > slowdown
+    assert interference_of(Parameter(0.45, "assumed", "USER")) == pytest.approx(0.765)
+    assert interference_of(Parameter(0.2, "calibrated", "USER")) == 0.2

@@ -21,7 +21,8 @@ from twin.description.lora import check as check_lora
 from twin.description.machine import Machine
 from twin.description.model import Model, Positive
 from twin.description.model import check as check_model
-from twin.description.placement import PlacementChoice, check_placement
+from twin.description.parameter import Parameter
+from twin.description.placement import PlacementChoice, check_placement, nodes_used
 from twin.description.power import EnergyInputs
 from twin.description.problems import Problem
 from twin.description.spec import Spec
@@ -159,6 +160,11 @@ class Job(Spec):
     def micro_steps(self) -> int:
         """Forward and backward passes in one step."""
         return self.batch.sequences // (self.concrete_grid.replicas * self.concrete_micro_sequences)
+
+    @property
+    def compute_slowdown(self) -> Parameter:
+        """How much longer compute takes beside a collective, on as many nodes as the job has."""
+        return self.machine.variation.slowdown_on(nodes_used(self.machine, self.ranks))
 
     @property
     def tunes_products(self) -> bool:

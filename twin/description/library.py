@@ -278,6 +278,9 @@ class Library(Spec):
     message_efficiency: Parameter | None = None
     """Share of a NIC's rate at which one rank's messages to another node travel, which go by fewer channels than a
     ring's; that of ring all-gathers where it was not measured."""
+    few_channel_messages: bool = False
+    """Whether one rank's messages to another node go by one or two channels, which are a device's units: what it
+    computes meanwhile is then not slowed."""
     nic_share: Parameter | None = None
     """Most of a NIC's usable rate that several groups of ranks reach through it together, where software of the node
     moves their messages, as over TCP; all of it if absent."""

@@ -127,7 +127,9 @@ class Variation(Spec):
     device_speed_spread: Parameter
     """(fastest − slowest) / fastest over the devices of the machine, GEMM speed."""
     compute_slowdown: Parameter
-    """Relative lengthening of compute while a collective runs beside it."""
+    """Relative lengthening of compute while a collective runs beside it, in jobs of one node."""
+    slowdown_share_between_nodes: Parameter | None = None
+    """Share of it in jobs of several nodes, whose collectives are given fewer of a device's units; all if absent."""
     collective_slowdown: Parameter
     """Relative lengthening of a collective's transfer while one of its members computes."""
     compute_jitter: Parameter | None = None
@@ -144,6 +146,20 @@ class Variation(Spec):
             if value is not None and value > MAX_DEVIATION:
                 raise ValueError(f"{name}: {value:g} is a deviation of a logarithm; at most {MAX_DEVIATION:g}")
         return self
+
+    def slowdown_on(self, nodes: int) -> Parameter:
+        """Return how much longer compute takes beside a collective in a job of so many nodes."""
+        slowdown, share = self.compute_slowdown, self.slowdown_share_between_nodes
+        return slowdown if nodes == 1 or share is None else Parameter(slowdown * share, share.kind, share.source)
+
+    def slowed_by(self, slowdown: float, source: str) -> Variation:
+        """Return the same with another slowdown of compute, on however many nodes."""
+        given = Parameter(slowdown, "assumed", source)
+        return self.model_copy(update={"compute_slowdown": given, "slowdown_share_between_nodes": None})
+
+    def least_slowed(self) -> Variation:
+        """Return the same with the least slowdown of compute that a job may have, whatever its nodes."""
+        return self.slowed_by(min(self.slowdown_on(1), self.slowdown_on(2)), "the least")
 
 
 class Cores(Spec):

@@ -118,7 +118,7 @@ def _devices(
 ) -> tuple[list[Finding], list[Finding]]:
     """Find slow devices, and apart from them those that are no slower than their long collectives may make them."""
     found = slow_devices(observed, reference)
-    interference = interference_of(job.machine)
+    interference = interference_of(job.compute_slowdown)
     allowed = allowance(observed, usual, interference) if found else None
     slow: list[Finding] = []
     beside: list[Finding] = []

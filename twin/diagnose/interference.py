@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from twin.description.machine import Machine
+from twin.description.parameter import Parameter
 from twin.diagnose.expected import Expected
 from twin.diagnose.finding import Finding
 from twin.diagnose.observed import Floats, Observed
 from twin.diagnose.robust import scale
-from twin.engine.interval import MAX_COMPUTE_SLOWDOWN
+from twin.engine.interval import most_slowed
 
 LONGER = 1.1
 """Collectives count that take so many times as long as those of most ranks,"""
@@ -22,10 +22,9 @@ UNUSUAL = 6.0
 """and are so many deviations from them: others are longer by chance."""
 
 
-def interference_of(machine: Machine) -> float:
+def interference_of(slowdown: Parameter) -> float:
     """Return by which share a collective slows compute at most: of an assumed one, what was seen anywhere."""
-    slowdown = machine.variation.compute_slowdown
-    return max(MAX_COMPUTE_SLOWDOWN, float(slowdown)) if slowdown.kind == "assumed" else float(slowdown)
+    return most_slowed(float(slowdown)) if slowdown.kind == "assumed" else float(slowdown)
 
 
 def allowance(observed: Observed, usual: Expected, interference: float) -> Floats:

@@ -104,7 +104,7 @@ def simulate_ranks(
     cube = cube_of_simulation(nominal)
     variation = drawn(job, cube, seed, devices_seed) if random else undrawn(nominal, cube)
     machine = job.machine.variation
-    interference = Interference(float(machine.compute_slowdown), float(machine.collective_slowdown))
+    interference = Interference(float(job.compute_slowdown), float(machine.collective_slowdown), nominal.prices.quiet)
     anything_drawn = random and varies(job)
     if len(nominal.parts) > 1:
         outcome, of_roles = every_role.run(nominal, variation, interference, record, drawn=anything_drawn)

@@ -201,7 +201,7 @@ class _Engine:
         rank.host += segment.host_seconds
         rank.issued = rank.op - 1
         rank.segment, rank.since, rank.works_at = segment, now, SEGMENT
-        rank.alone = not rank.collectives
+        rank.alone = not rank.collectives and not rank.quiet
         rank.run = Run(segment, now, slow=True) if rank.collectives and self.stretch != 1.0 else None
         self._is_at(rank, BUSY)
         if rank.run is None:
@@ -286,7 +286,10 @@ class _Engine:
         pending, now = stream.queue[0], self.clock.now
         for rank, at in pending.arrived:
             rank.start[at] = now
-            if not stream.quiet:
+            if stream.quiet:
+                rank.quiet += 1
+                rank.alone = False
+            else:
                 rank.collectives += 1
                 if rank.works_at != NOTHING and rank.collectives == 1:
                     self._change_pace(rank, slow=True)
@@ -318,7 +321,9 @@ class _Engine:
             rank.end[at] = now
             if share != 1.0:
                 rank.share[at] = share
-            if not stream.quiet:
+            if stream.quiet:
+                rank.quiet -= 1
+            else:
                 rank.collectives -= 1
                 if rank.works_at != NOTHING and not rank.collectives:
                     self._change_pace(rank, slow=False)

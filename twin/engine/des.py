@@ -9,7 +9,8 @@ Each rank (or class of ranks with the same future) is a process that walks throu
   program, else it is slower by another factor. (Members at different ops are almost never all
   idle at once, and this way what slows a collective follows from program order alone, which is
   what lets the all-ranks engine agree exactly.)
-* What the device's units have no part in (copies to the host, its updates, drives) slows nothing and is not slowed.
+* What the device's units have no part in, or few of them (copies to the host, its updates, drives; messages between
+  nodes where the library says so) slows nothing and is not slowed.
 * Where ranks share cores and take turns on them, the last member comes later to what is to run beside compute
   (`twin.engine.turns`).
 * Members that run different programs (a message between pipeline stages) are never at the same op: what

@@ -94,6 +94,7 @@ class _Run:
         """Whether something may have begun earlier than was taken."""
         self._nominal, self._variation = nominal, variation
         self._stretch, self._beside = 1.0 + interference.compute, 1.0 / (1.0 + interference.collective)
+        self._quiet = interference.quiet
         slowness = np.ascontiguousarray(variation.slowness).reshape(-1)
         self.roles = [Ranks(i, part, slowness, record) for i, part in enumerate(nominal.parts)]
         axes = nominal.axes
@@ -110,7 +111,7 @@ class _Run:
         """Divide the communicators' groups by the roles of their members."""
         calls = self.roles[0].part.program.calls
         units = {
-            name: units_of(name, self._nominal, self.roles, self._beside)
+            name: units_of(name, self._nominal, self.roles, 1.0 if name in self._quiet else self._beside)
             for name in dict.fromkeys(name for name, _, _ in calls)
         }
         for role in self.roles:
@@ -196,6 +197,8 @@ class _Run:
         """Return begin and end of what may run beside so many seconds of a role's compute."""
         found = []
         for unit in role.streams:
+            if unit.name in self._quiet:
+                continue
             assert unit.stream is not None
             own = unit.group[role.number]
             found += [(flow.begin[own], flow.end[own]) for flow in unit.stream.open if not flow.over]
@@ -242,7 +245,8 @@ class _Run:
         meeting = unit.meetings[number]
         meeting.came[role.number] = (op, role.now)
         role.meetings[op] = (unit, meeting)
-        role.beside.append((unit, meeting))
+        if unit.name not in self._quiet:
+            role.beside.append((unit, meeting))
         if len(meeting.came) == len(unit.roles):
             self._meet(unit, meeting)
             self._ready.extend(
@@ -255,7 +259,8 @@ class _Run:
         startup, transfer = self._price(unit, meeting.call, meeting.came[unit.first][0])
         meeting.gate = came[unit.members].max(axis=1)
         meeting.begin = meeting.gate if unit.last_end is None else np.maximum(meeting.gate, unit.last_end)
-        meeting.end = unit.last_end = meeting.begin + (startup + transfer / self._beside)
+        beside = 1.0 if unit.name in self._quiet else self._beside
+        meeting.end = unit.last_end = meeting.begin + (startup + transfer / beside)
         meeting.first, meeting.latest = float(meeting.begin.min()), float(meeting.end.max())
         self.misjudged = self.misjudged or any(self.roles[r].let > meeting.first for r in unit.roles)
         for r in unit.roles:

@@ -62,6 +62,7 @@ class Member:
         "plan",
         "prepared",
         "program",
+        "quiet",
         "remaining",
         "run",
         "segment",
@@ -116,8 +117,8 @@ class Member:
         """Streams with something on them that segments would not go as they do alone beside."""
         self.under_way: list[Stream] = []
         """Streams on which a collective is running whose speed depends on what their members do."""
-        self.collectives = 0
-        """Collectives that are running."""
+        self.collectives = self.quiet = 0
+        """Collectives that are running, and those that slow no compute."""
         self.idle_at = 0
         """Op at which the compute stream stands still; BUSY if it works."""
         self.works_at = NOTHING

@@ -26,6 +26,7 @@ from twin.description.library import Library
 from twin.description.machine import Machine
 from twin.engine.layout import CORES, Groups, Ints, Layout, Relation
 from twin.engine.program import Call
+from twin.engine.quiet import quiet_communicators
 from twin.engine.symmetry import Edges
 from twin.schedule.communicator import Communicator
 
@@ -48,6 +49,8 @@ class Prices:
     label_bytes: dict[Relation, list[Mapping[int, float]]]
     capacity: NDArray[np.float64]
     resources: _Resources
+    quiet: frozenset[str]
+    """Communicators that slow no compute."""
 
     def kind_of(self, resource: int) -> ResourceKind:
         """Say what a resource is, by its number."""
@@ -186,7 +189,9 @@ def price(
         np.add.at(demand, loads.edges.resource, loads.rate)
     binding = demand > capacity
     edges = {axis: _only(loads.edges, binding) for axis, loads in found.items()}
-    return Prices(costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity, resources)
+    label_bytes = {a: f.label_bytes for a, f in found.items()}
+    quiet = quiet_communicators(calls, library, communicators, axes)
+    return Prices(costs, alike, edges, label_bytes, capacity, resources, quiet)
 
 
 @dataclass(frozen=True)

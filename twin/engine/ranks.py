@@ -62,6 +62,8 @@ class Interference:
 
     compute: float
     collective: float
+    quiet: frozenset[str] = frozenset()
+    """Communicators that have no part in either."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,10 @@ class _Run:
         self._cube, self._price, self._variation = cube, price, variation
         self._bundles = bundles
         self._stretch = 1.0 + interference.compute
-        beside = 1.0 / (1.0 + interference.collective)
+        beside, quiet = 1.0 / (1.0 + interference.collective), interference.quiet
         communicators = dict.fromkeys(c for c, _, _ in program.calls)
-        self._streams = {c: Stream(axis_of(c), along[c], 1.0 if c in OWN_STREAMS else beside) for c in communicators}
+        self._streams = {c: Stream(axis_of(c), along[c], 1.0 if c in quiet else beside) for c in communicators}
+        self._loud = [stream for name, stream in self._streams.items() if name not in quiet]
         booked = dict.fromkeys([*cube.axes, *(stream.axis for stream in self._streams.values())])
         self.now = cube.zeros()
         self._floor = 0.0
@@ -209,8 +212,7 @@ class _Run:
         work = amount * self._variation.slowness
         if (jitter := self._variation.compute) is not None:
             work *= self._cube.from_memory(jitter.of(op, self._cube.ranks))
-        loud = (stream for name, stream in self._streams.items() if name not in OWN_STREAMS)
-        running = [flow for stream in loud for flow in stream.open if not flow.over]
+        running = [flow for stream in self._loud for flow in stream.open if not flow.over]
         if self._stretch == 1.0 or not running:
             self.now = self.now + work
         else:

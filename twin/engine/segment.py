@@ -30,6 +30,8 @@ class Segment:
     """Of a start its call, of a wait the start in the segment."""
     axes: tuple[str, ...]
     """What each call's time is booked under."""
+    loud: NDArray[np.bool_]
+    """Whether a call slows compute."""
     stretch: float
     host_seconds: float
     """Of all its ops."""
@@ -67,6 +69,7 @@ class Segment:
         """Both clocks wherever one changes its pace: (alone, beside)."""
         start, end = self.times.start, self.times.end
         computes, starts = self.code == COMPUTE, self.code == START
+        starts[starts] = self.loud[self.target[starts]]
         edges = np.unique(np.concatenate([[0.0, self.seconds], start, end]))
         low, high = edges[:-1], edges[1:]
 

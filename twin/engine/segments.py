@@ -100,8 +100,6 @@ class Segments:
         """Find what may be planned; None if links are shared in other ways, or almost nothing may be."""
         if setting.cores or setting.compute_factor is not None or setting.collective_factor is not None:
             return None
-        if setting.quiet:  # a segment's clocks take every op of a stream to slow compute
-            return None
         traffic = [_Traffic.of(program) for program in programs]
         if any(p.start_seconds for p in programs):
             return None  # starts take seconds of compute, as on a CPU
@@ -169,6 +167,7 @@ class Segments:
             code,
             np.array(part.target),
             axes_of(part.calls),
+            np.array([communicator not in self.setting.quiet for communicator, _, _ in part.calls], dtype=bool),
             1.0 + self.setting.compute_slowdown,
             float(issued[-1]),
             float(late.max(initial=-np.inf)),
@@ -191,6 +190,7 @@ class Segments:
             slowness=[self.setting.slowness[rank_class]],
             compute_slowdown=self.setting.compute_slowdown,
             collective_slowdown=self.setting.collective_slowdown,
+            quiet=self.setting.quiet & names,
         )
 
 

@@ -43,8 +43,7 @@ class Setting:
     at_once: int = 1
     """Collectives of a communicator that run at once; the others wait for them, in order."""
     quiet: frozenset[str] = frozenset()
-    """Communicators whose ops neither slow compute nor are slowed by it: copy engines, the host and its drives do them,
-    none of the device's units."""
+    """Communicators whose ops neither slow compute nor are slowed by it (`twin.engine.quiet`)."""
     role: list[int] = field(default_factory=list)
     """Which of the programs each rank class runs; empty: there is one."""
 

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twin.cost.power import follows_clock
-from twin.cost.tiers import TIER_KINDS
 from twin.description.job import Job
 from twin.description.machine import Machine
 from twin.description.problems import fail
@@ -191,7 +190,7 @@ def _setting(
         transfers=transfers,
         capacity=partition.capacity,
         slowness=slowness,
-        compute_slowdown=float(job.machine.variation.compute_slowdown),
+        compute_slowdown=float(job.compute_slowdown),
         collective_slowdown=float(job.machine.variation.collective_slowdown),
         core_use=_core_use(job.machine, partition),
         cores=frozenset(
@@ -201,7 +200,7 @@ def _setting(
         ),
         turns=turns_of(job.machine, job.ranks, cast.communicators, len(cast.roles)),
         at_once=_at_once(job),
-        quiet=quiet(calls),
+        quiet=prices.quiet,
         role=role_of_class,
     )
 
@@ -210,12 +209,6 @@ def _at_once(job: Job) -> int:
     """Return how many collectives of a communicator run at once: as many as threads of shared cores run them."""
     work = job.machine.libraries[job.library or job.machine.library].host_work
     return 1 if job.machine.cores is None or work is None or work.threads is None else int(work.threads)
-
-
-def quiet(calls: Sequence[Call]) -> frozenset[str]:
-    """Name the communicators that carry nothing but copies, updates of the host, and what its drives do."""
-    loud = {communicator for communicator, kind, _ in calls if kind not in TIER_KINDS}
-    return frozenset(communicator for communicator, _, _ in calls) - loud
 
 
 def _core_use(machine: Machine, partition: Partition) -> list[tuple[tuple[int, float], ...]]:

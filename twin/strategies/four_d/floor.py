@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twin.description.parameter import Parameter
 from twin.strategies.four_d.job import FourDJob
 from twin.strategies.four_d.shapes import Shapes
 
@@ -23,9 +22,9 @@ def rehearsal(job: FourDJob) -> FourDJob | None:
         return None
     grid = job.concrete_grid.model_copy(update={"data": 1, "z": 1})
     micro, machine = job.concrete_micro_sequences, job.machine
-    if job.overlap.halves:
-        still = machine.variation.model_copy(update={"compute_slowdown": Parameter(0.0, "assumed", "a floor")})
-        machine = machine.model_copy(update={"variation": still})
+    variation = machine.variation
+    variation = variation.slowed_by(0.0, "a floor") if job.overlap.halves else variation.least_slowed()
+    machine = machine.model_copy(update={"variation": variation})
     return job.model_copy(
         update={
             "machine": machine,

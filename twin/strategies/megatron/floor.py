@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 
-from twin.description.parameter import Parameter
 from twin.strategies.megatron.job import SPLIT, MegatronJob
 from twin.strategies.megatron.local import Local
 from twin.strategies.megatron.orders import Kind, replay
@@ -29,8 +28,8 @@ def rehearsal(job: MegatronJob) -> MegatronJob | None:
 
     Of flavour torch one micro-step of one stage is enough, whose gradients nothing is added to.
 
-    Where backward passes are split there are two stages of one block each. Its host takes no time, and messages there
-    do not slow compute down, so that nothing in it is slower than in the job.
+    Where backward passes are split there are two stages of one block each. Its host takes no time, and neither messages
+    there nor those of context ranks slow compute down, so that nothing in it is slower than in the job.
     """
     if job.machine.device.type == "cpu" or job.profiler:
         return None
@@ -39,9 +38,9 @@ def rehearsal(job: MegatronJob) -> MegatronJob | None:
     micro, machine = job.concrete_micro_sequences, job.machine
     torch = job.flavour == "torch"
     steps = 1 if torch and stages == 1 else 2
-    if stages == 2:
-        still = machine.variation.model_copy(update={"compute_slowdown": Parameter(0.0, "assumed", "a floor")})
-        machine = machine.model_copy(update={"variation": still})
+    variation, still = machine.variation, stages == 2 or grid.context > 1
+    variation = variation.slowed_by(0.0, "a floor") if still else variation.least_slowed()
+    machine = machine.model_copy(update={"variation": variation})
     return job.model_copy(
         update={
             "machine": machine,
