@@ -40,7 +40,8 @@ class Prices:
 
     `costs[call][pattern]` is the cost of a call on a placement pattern of its axis;
     `alike[axis][pattern]` is the same number for patterns on which every call costs the same.
-    `label_bytes[axis][label][call]` are the bytes an edge with this label carries in a call.
+    `label_bytes[axis][label][call]` are the bytes an edge with this label carries in a call; `quiet` communicators slow
+    no compute.
     """
 
     costs: list[list[CollectiveCost]]
@@ -50,7 +51,6 @@ class Prices:
     capacity: NDArray[np.float64]
     resources: _Resources
     quiet: frozenset[str]
-    """Communicators that slow no compute."""
 
     def kind_of(self, resource: int) -> ResourceKind:
         """Say what a resource is, by its number."""
@@ -189,9 +189,8 @@ def price(
         np.add.at(demand, loads.edges.resource, loads.rate)
     binding = demand > capacity
     edges = {axis: _only(loads.edges, binding) for axis, loads in found.items()}
-    label_bytes = {a: f.label_bytes for a, f in found.items()}
     quiet = quiet_communicators(calls, library, communicators, axes)
-    return Prices(costs, alike, edges, label_bytes, capacity, resources, quiet)
+    return Prices(costs, alike, edges, {a: f.label_bytes for a, f in found.items()}, capacity, resources, quiet)
 
 
 @dataclass(frozen=True)
