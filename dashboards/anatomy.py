@@ -22,6 +22,9 @@ from twin.trace.metrics import breakdown
 
 MAX_RANKS, MAX_STEPS = 64, 40
 """Ranks and steps that are taken apart, evenly among all: each takes some milliseconds."""
+SLOWEST = "wait for the slowest device"
+"""Of equal devices one is the slowest. Ranks simulated by classes all compute at its pace: in their computing is what a
+typical one would have waited. Ranks that are simulated one by one wait for peers instead, as measured ones do."""
 SLACK = 1e-3
 """Part of a step by which means of a manifest may miss it: such as do not add up are not taken."""
 
@@ -32,7 +35,7 @@ class Anatomy:
 
     step_seconds: float
     parts: Mapping[str, float]
-    """compute, `exposed AXIS`, idle: they add up to the step."""
+    """compute, `exposed AXIS`, idle, in predictions by classes of ranks `SLOWEST`: they add up to the step."""
     phases: Mapping[str, float]
     """Compute by phase of the step."""
     kinds: Mapping[str, float]
@@ -64,7 +67,11 @@ def anatomies_of(catalog: Catalog, entry: Entry) -> Anatomies:
         figures = entry.head.get("figures")
         drawn = isinstance(figures, dict) and figures.get("engine") == "ranks"  # its waits for others are idle time
         if whose == "ranks" and not drawn:
-            return found
+            return replace(
+                found,
+                middle=_at_typical_pace(entry, found.middle),
+                steps={number: _at_typical_pace(entry, step) for number, step in found.steps.items()},
+            )
         said = _of_all(entry, found.middle) if len(found.steps) == 1 else None
         if said is None:
             return replace(found, parts_over=whose, kinds_over=whose)
@@ -83,14 +90,30 @@ def _of_all(entry: Entry, found: Anatomy) -> Anatomy | None:
     rest = seconds_by_name({"idle": figures.get("idle_seconds"), "step": figures.get("step_seconds")})
     if not (exposed and phases and device and rest) or sum(phases.values()) <= 0:
         return None
-    compute = sum(device.values())  # with what the slowest of many devices takes longer, as in events
+    compute, slowest = device["compute_seconds"], device.get("slowest_device_wait_seconds", 0.0)
     parts = {"compute": compute, **{f"exposed {axis}": value for axis, value in exposed.items() if value > 0}}
-    parts["idle"] = rest["idle"]
+    parts |= {"idle": rest["idle"], **({SLOWEST: slowest} if slowest > 0.0 else {})}
     if not math.isclose(sum(parts.values()), rest["step"], rel_tol=SLACK):
         return None
     share = compute / sum(phases.values())
     return replace(
         found, step_seconds=rest["step"], parts=parts, phases={name: share * value for name, value in phases.items()}
+    )
+
+
+def _at_typical_pace(entry: Entry, found: Anatomy) -> Anatomy:
+    """Tell computing from the wait for the slowest device that is in it; such as it is where the run does not say."""
+    figures = entry.head.get("figures")
+    wait = figures.get("slowest_device_wait_seconds") if isinstance(figures, dict) else None
+    said = seconds_by_name({SLOWEST: wait}) if entry.kind == "predicted" else {}
+    slowest, compute = said.get(SLOWEST, 0.0), found.parts.get("compute", 0.0)
+    if not 0.0 < slowest < compute:
+        return found
+    share = 1.0 - slowest / compute
+    return replace(
+        found,
+        parts={**found.parts, "compute": share * compute, SLOWEST: slowest},
+        phases={name: share * seconds for name, seconds in found.phases.items()},
     )
 
 

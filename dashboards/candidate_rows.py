@@ -10,9 +10,10 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.development.base_component import Component
 
+from dashboards.anatomy import SLOWEST
 from dashboards.candidates import SavedCandidate
 from dashboards.figures.pareto import TOP
-from dashboards.figures.strategies import SLOWEST, slowest_wait
+from dashboards.figures.strategies import slowest_wait
 from dashboards.parts import aria, card, seconds
 from twin.description.units import format_memory, format_si
 from twin.search.words import HINDRANCES

@@ -7,14 +7,13 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from dashboards.anatomy import SLOWEST
 from dashboards.candidates import SavedCandidate
 from dashboards.colours import BLUE, GREEN, GREY, IDLE, PURPLE, VERMILION
 from dashboards.figures.pareto import FAR
 from dashboards.parts import bytes_axis, finished, seconds, seconds_ticks
 from twin.description.units import format_memory, format_si
 from twin.trace.palette import SLOWEST_DEVICE
-
-SLOWEST = "wait for the slowest device"
 
 
 def best_of(found: Sequence[SavedCandidate]) -> list[SavedCandidate]:

@@ -9,9 +9,9 @@ import plotly.graph_objects as go
 from dash import html
 from dash.development.base_component import Component
 
-from dashboards.anatomy import Anatomies, Anatomy, anatomies_of, terms_between
+from dashboards.anatomy import SLOWEST, Anatomies, Anatomy, anatomies_of, terms_between
 from dashboards.catalog import Entry
-from dashboards.colours import FIRST, GREY, IDLE, KINDS, SECOND
+from dashboards.colours import FIRST, GREY, IDLE, KINDS, SECOND, SLOWEST_DEVICE
 from dashboards.figures.waterfall import largest, times_as_long, waterfall
 from dashboards.jobs import grid_words, job_in, machine_of
 from dashboards.page import Page, PageContext, Query
@@ -23,6 +23,8 @@ MAX_ROWS = 60
 """Kinds in a table; more are of no use side by side."""
 MAX_KEYS = 20
 """Keys of the job that are named as different."""
+OF_PARTS = {"compute": KINDS["compute"], "idle": IDLE, SLOWEST: SLOWEST_DEVICE}
+"""Colours of parts that are not of an axis."""
 PATTERNS = ("", "/")
 UNSEEN = "\u200b"
 """A space without width, which makes two of one name."""
@@ -142,7 +144,7 @@ def steps_of(labels: Sequence[str], found: Sequence[Anatomies]) -> tuple[go.Figu
     places = [[row["run"] for row in rows], [f"{row['step']}{UNSEEN * labels.index(row['run'])}" for row in rows]]
     for name in names:
         axis = name.removeprefix("exposed ")
-        colour = KINDS["compute"] if name == "compute" else IDLE if name == "idle" else axis_colour(axis)
+        colour = OF_PARTS[name] if name in OF_PARTS else axis_colour(axis)
         values = [row.get(f"{name} (s)", 0.0) for row in rows]
         figure.add_bar(x=places, y=values, name=escape(name), marker_color=colour or GREY)
     figure.update_yaxes(**seconds_axis("of a rank"), rangemode="tozero")

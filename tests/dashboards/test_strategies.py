@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import yaml
 
+from dashboards.anatomy import SLOWEST
 from dashboards.candidate_rows import able, facts
 from dashboards.candidate_words import model_summary
 from dashboards.candidates import candidates_of, job_text
 from dashboards.catalog import Catalog
 from dashboards.figures.pareto import coordinates, orders, parallel, pareto
-from dashboards.figures.strategies import SLOWEST, beside, best_of, slowest_wait
+from dashboards.figures.strategies import beside, best_of, slowest_wait
 from dashboards.page import PageContext
 from dashboards.pages.configurations import PAGE, file_name, filtered
 from tests.dashboards.serving import EVIL
