@@ -13,7 +13,7 @@ from tests.validate.published import FSDP, GPT, LLAMA, TENSOR, job_of
 from twin.cli import main
 from twin.description.strict_yaml import read_yaml
 from twin.engine.simulate import simulate
-from twin.show.validation import LONGEST_NAME, shortened
+from twin.show.validation import LONGEST_NAME, labels, shortened
 from twin.strategies import load_job
 from twin.validate.iterations import Iteration
 from twin.validate.measurements import validate_file
@@ -189,6 +189,21 @@ def test_long_sources_are_shortened_for_people():
     assert short.startswith("a repository")
     assert short.endswith("table 7")
     assert len(short) <= LONGEST_NAME + 3
+
+
+def test_sources_that_would_look_alike_are_told_apart():
+    """Three releases of one repository had the same name in the table."""
+    releases = [
+        f"a repository of benchmarks, release v{n}, README of the recipe; flags from its config" for n in range(3)
+    ]
+    runs = [
+        f"another repository (arXiv 2509.22832), machine/model/12732{n} and statistics of batches" for n in range(3)
+    ]
+    shown = labels([*releases, "a paper", *runs, releases[0]])
+    assert len(set(shown)) == 7
+    assert shown[0] == shown[-1]
+    assert [name.split(" … ")[1][:3] for name in shown[:3]] == ["v0,", "v1,", "v2,"]
+    assert all("12732" in name for name in shown[4:7])
 
 
 BAD: dict[str, tuple[Any, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -53,9 +54,9 @@ def _groups(title: str, groups: Sequence[Group]) -> Table:
     table = Table(*titles, title=title, title_justify="left")
     for column in table.columns[1:]:
         column.justify = "right"
-    for g, of in zip(groups, figures, strict=True):
+    for name, g, of in zip(labels([g.name for g in groups]), groups, figures, strict=True):
         shown = (str(g.count), f"{g.median:.1%}", f"{g.mean:.1%}", f"{g.p90:.1%}", f"{g.bias:+.1%}")
-        table.add_row(escape(shortened(g.name)), *shown, *(f"{of[key]:.1%}" for key in more))
+        table.add_row(escape(name), *shown, *(f"{of[key]:.1%}" for key in more))
     return table
 
 
@@ -63,6 +64,27 @@ def shortened(name: str) -> str:
     """Leave out the middle of a long name: sources differ at both ends."""
     half = LONGEST_NAME // 2
     return name if len(name) <= LONGEST_NAME else f"{name[:half].rstrip()} … {name[-half:].lstrip()}"
+
+
+def labels(names: Sequence[str]) -> list[str]:
+    """Shorten names; of those that would look alike the second half begins where they differ.
+
+    >>> tables = [f"a repository with quite a long name, release {n}, README of the recipe, step times" for n in "12"]
+    >>> labels(tables)
+    ['a repository with quite … 1, README of the recipe,', 'a repository with quite … 2, README of the recipe,']
+    """
+    found = [shortened(name) for name in names]
+    for label in [label for label, count in Counter(found).items() if count > 1]:
+        own = [number for number, each in enumerate(found) if each == label]
+        alike = [names[number] for number in own]
+        differ = next((i for i, letters in enumerate(zip(*alike, strict=False)) if len(set(letters)) > 1), 0)
+        begin, half = alike[0].rfind(" ", 0, differ) + 1, LONGEST_NAME // 2
+        rests = [name[begin:] for name in alike]
+        enough = (n for n in range(half, max(map(len, rests))) if len({rest[:n] for rest in rests}) == len(own))
+        length = next(enough, half)
+        for number, rest in zip(own, rests, strict=True):
+            found[number] = f"{names[number][:half].rstrip()} … {rest[:length].rstrip()}"
+    return found
 
 
 def measurements(result: Validation, *, as_json: bool) -> None:
