@@ -52,7 +52,7 @@ def suited(page: Page, entries: Mapping[str, Entry], query: Query) -> str:
             return f"needs {'two runs' if page.runs == 2 else wanted}"
         found = entries.get(query[key])
         if found is None:
-            return "what was chosen is not there any more"
+            return f"needs {wanted}: what was chosen is not there any more"
         if found.kind not in page.kinds:
             return f"needs {wanted}, not {WORDS.get(found.kind or '', 'what is damaged')}"
     return ""

@@ -313,6 +313,9 @@ def _trace_wanted(
         if process.started_again:
             return None  # written before the failure
         raise fail(str(directory), "exists already; choose another directory or pass --force")
+    place = next(place for place in (directory.absolute(), *directory.absolute().parents) if place.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):  # it is written at the end of a training
+        raise fail(str(directory), f"cannot be written: not in {place}; choose another --trace")
     from runtime.tracing.wanted import TraceWanted
 
     return TraceWanted(directory, first, end, overwrite=force)

@@ -59,17 +59,22 @@ def check_directory(out: Path, identity: Mapping[str, Any], *, force: bool) -> N
         if not found - {TEMPORARY, OWNER} or (force and RUN in found):
             return
         if RUN not in found:
-            raise fail(str(out), "is not empty and not a run of Fourfold; choose another --out")
+            raise fail(str(out), "is not empty and not a run of Fourfold's training; choose another --out")
     except OSError as error:
         raise fail(str(out), f"cannot be read: {error.strerror}; choose another --out") from None
     described = examine_run(out, "choose another --out, or --force to begin anew")
     different = [key for key, value in identity.items() if described.get(key) != value]
     if different:
-        raise fail(
-            str(out),
-            f"holds a run with another {', '.join(different)}; choose another --out, "
-            "or --force to delete it and begin anew",
-        )
+        named = ", ".join(_told(key, described, identity) for key in different)
+        remedy = "choose another --out, or --force to delete it and begin anew"
+        raise fail(str(out), f"holds a run with another {named}; {remedy}")
+
+
+def _told(key: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Name what differs, with both values where each is a word or a number."""
+    values, name = (there.get(key), wanted.get(key)), "batch.sequences" if key == "sequences" else key
+    plain = all(isinstance(value, (str, int, float)) for value in values)
+    return f"{name} ({values[0]} there, {values[1]} wanted)" if plain else name
 
 
 def examine_run(out: Path, remedy: str) -> dict[str, Any]:

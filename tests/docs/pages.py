@@ -19,8 +19,8 @@ ROOT = Path(twin.__file__).parents[1]
 FENCE = re.compile(r"^(?:<!-- (?P<note>[^\n]*) -->\n)?```(?P<language>\w+)[^\n]*\n(?P<text>.*?)^```\n", re.M | re.S)
 NUMBER = r"[-+±]?\s?\d[\d,.e+-]*\s?(?:ms|µs|ns|s|%|GB|MB|kB|kWh|J)?(?![\w])"
 ANY = "…"
-Answer = Callable[[str, str, str], str]
-"""What is to stand in place of a shown output, given what was typed, what was shown, and what came."""
+Answer = Callable[[str, str, str, str], str]
+"""What is to stand in place of a shown output, given what was typed, the note before it, what was shown, what came."""
 
 
 def done(page: Path, answer: Answer) -> str:
@@ -39,7 +39,7 @@ def done(page: Path, answer: Answer) -> str:
         elif language == "python":
             said[:] = [run_cell(text, names), text, note]
         elif language == "text" and said:
-            whole = whole.replace(f"```text\n{text}", f"```text\n{answer(said[1] + said[2], text, said[0])}")
+            whole = whole.replace(f"```text\n{text}", f"```text\n{answer(said[1], said[2], text, said[0])}")
             said.clear()
         elif language == "console":
             whole = whole[: found.start("text") - found.start()] + _typed(text, note, answer) + "```\n"
@@ -52,7 +52,7 @@ def _typed(text: str, note: str, answer: Answer) -> str:
     parts = []
     for part in re.split(r"^\$ ", text, flags=re.M)[1:]:
         command, _, output = part.partition("\n")
-        parts.append(f"$ {command}\n{answer(command + note, output, run_command(command))}")
+        parts.append(f"$ {command}\n{answer(command, note, output, run_command(command))}")
     return "".join(parts)
 
 
@@ -78,25 +78,27 @@ def run_cell(code: str, names: dict[str, Any]) -> str:
     return out.getvalue()
 
 
-def check(typed: str, shown: str, came: str) -> str:
+def check(typed: str, note: str, shown: str, came: str) -> str:
     """Refuse a page that shows anything else than what came."""
-    assert like(shown, came, measured="measured" in typed), f"{typed}\n--- shown\n{shown}\n--- came\n{came}"
+    assert like(shown, came, measured=note == "measured"), f"{typed}\n--- shown\n{shown}\n--- came\n{came}"
     return shown
 
 
-def fill(typed: str, shown: str, came: str) -> str:
+def fill(_typed: str, note: str, shown: str, came: str) -> str:
     """Show what came, if what is shown is not like it."""
-    return shown if shown and like(shown, came, measured="measured" in typed) else came
+    return shown if shown and like(shown, came, measured=note == "measured") else came
 
 
 def like(shown: str, came: str, *, measured: bool = False) -> bool:
     """Return True if a page shows what came.
 
     A line `…` stands for any lines; how long a simulation took does not matter; of what is measured no number does.
+    Names of files and seconds that a page is about are neither.
     """
 
     def lines(text: str) -> list[str]:
-        text = re.sub(NUMBER, "#", text) if measured else re.sub(r"\d[\d.]* s$", "# s", text, flags=re.M)
+        any_number = NUMBER if measured else r"(?<=simulated, )\d[\d.]* s$"
+        text = re.sub(any_number, "#", text, flags=re.M)
         return [re.sub(r"[\s█]+", " ", line).strip() for line in text.strip().splitlines()]
 
     parts = [".*" if line == ANY else re.escape(line) for line in lines(shown)]

@@ -68,11 +68,22 @@ def test_there_is_a_how_to_for_everything_that_is_added():
 
 
 def test_what_is_shown_is_held_against_what_comes():
-    assert like("a  1 s\n…\nc\n", "a 2 s\nb\nb\nc\n")
+    assert like("simulated, 1 s\n…\nc\n", "simulated, 2.5 s\nb\nb\nc\n")
+    assert not like("x 1 3.969 s\n", "x 1 3.960 s\n")
     assert not like("a 1.5 ms\n", "a 1.6 ms\n")
     assert like("loss 1.5  0.2 ms █\n", "loss 1.7  1.2 µs\n", measured=True)
     assert not like("loss 1.5\n", "gain 1.5\n", measured=True)
     assert not like("a\nc\n", "a\nb\nc\n")
+
+
+def test_only_a_note_says_that_numbers_are_measured(checkout):
+    """The name of a file in a cell did, and the page showed 0.469 s where 0.470 came."""
+    page, cell = checkout / "page.md", "```python\n'x-measured', 1 + 1\n```\n\n```text\n('x-measured', 3)\n```\n"
+    page.write_text(cell)
+    with pytest.raises(AssertionError):
+        done(page, check)
+    page.write_text(f"<!-- measured -->\n{cell}")
+    done(page, check)
 
 
 def test_a_page_that_shows_something_else_is_refused(checkout):

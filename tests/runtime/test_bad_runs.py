@@ -244,6 +244,14 @@ def test_traces_are_not_overwritten(tmp_path):
     assert "--force" in text
 
 
+def test_a_place_for_traces_that_cannot_be_is_refused_before_anything_is_trained(tmp_path):
+    """It is written at the end of a training, of which it is all that was wanted."""
+    (tmp_path / "file").write_text("")
+    text = refused(train(alone(tmp_path), tmp_path, "--trace", str(tmp_path / "file" / "trace")))
+    assert "choose another --trace" in text
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize(
     ("steps", "words"),
     [("40", "steps 0 to 11"), ("3-12", "steps 0 to 11"), ("5-3", "such as 3-5"), ("9" * 5000, "such as 3-5")],

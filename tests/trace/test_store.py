@@ -165,7 +165,9 @@ def test_wrong_manifests_are_refused(run, manifest, words) -> None:
 
 def test_a_directory_without_manifest_is_no_run(tmp_path) -> None:
     assert "manifest.json is missing" in refused(tmp_path)
-    assert "manifest.json is missing" in refused(tmp_path / "nowhere")
+    assert "no such directory" in refused(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    assert "is not a directory" in refused(tmp_path / "file")
 
 
 def test_existing_directories_are_kept(tmp_path, run, events) -> None:

@@ -79,13 +79,17 @@ def parse_yaml(text: str, origin: str) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else "somewhere"
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if "'\\t'" in what:
+            what += "; indent with spaces, not tabs"
         raise DescriptionError([Problem(where, f"not valid YAML: {what}")], origin) from None
     except RecursionError:
         raise DescriptionError([Problem("", "nested too deeply")], origin) from None
     except (ValueError, OverflowError) as error:  # dates, numbers and escapes that Python cannot hold
         raise DescriptionError([Problem("", f"not valid YAML: {error}")], origin) from None
     if data is None:
-        raise DescriptionError([Problem("", "the file is empty")], origin)
+        raise DescriptionError(
+            [Problem("", "the file is empty, or has comments alone; begin with one of those in examples")], origin
+        )
     if not isinstance(data, dict):
         raise DescriptionError([Problem("", f"expected a mapping of keys, found {shorten(data)}")], origin)
     if _depth(data) > MAX_DEPTH:

@@ -25,8 +25,10 @@ def written_whole(
     """
     target = target.resolve()
     if target.exists():
-        if not overwrite:
+        if not overwrite and target.is_dir() and (target / mark).is_file():
             raise fail(str(target), "exists already; choose another directory or pass --force")
+        if not overwrite:
+            raise fail(str(target), f"exists already and is not a {kind}; choose another directory")
         if not target.is_dir() or (any(target.iterdir()) and not (target / mark).is_file()):
             raise fail(str(target), f"is not a {kind}, for it has no {mark}; it will not be replaced")
         _refuse_others(target, kind, own)
@@ -38,7 +40,7 @@ def written_whole(
             _refuse_others(target, kind, own)
         _replace(target, temporary)
     except OSError as error:
-        raise fail(str(target), f"cannot be written: {error.strerror}") from None
+        raise fail(str(target), f"cannot be written: {error.strerror}; choose another place") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

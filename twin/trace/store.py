@@ -177,7 +177,10 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """Read a run's manifest."""
     path = directory / MANIFEST
     if not path.is_file():
-        raise fail(str(directory), f"is not a run of Fourfold: {MANIFEST} is missing")
+        if not directory.is_dir():
+            raise fail(str(directory), "is not a directory" if directory.exists() else "no such directory")
+        remedy = "give what `simulate --out` or `train --trace` wrote"
+        raise fail(str(directory), f"is not a run of Fourfold: {MANIFEST} is missing; {remedy}")
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise fail(str(path), "too large for a manifest")
