@@ -57,6 +57,12 @@ def test_what_is_printed(run, job):
     assert len([line for line in out.splitlines() if " × " in line and " GB" in line]) == 3
 
 
+@pytest.mark.parametrize(("key", "value"), [("batch.micro_sequences", "-4"), ("grid.z", "0"), ("grid.z", "two")])
+def test_what_a_job_fixes_and_can_be_no_size_is_refused(run, job, key, value):
+    """A search leaves it open: it was not read, and a slip of the pen not found."""
+    assert f"{key} = " in run(job, "--set", f"{key}={value}", code=2)[1]
+
+
 def test_json_is_one_object_with_what_was_promised(run, job):
     out, err = run(job, "--json", "--workers", "1")
     answer = json.loads(out)

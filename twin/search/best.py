@@ -18,6 +18,7 @@ from twin.description.grid import Axes
 from twin.description.job import AUTO, Job
 from twin.description.load import apply_override
 from twin.description.paths import with_absolute_paths
+from twin.description.problems import DescriptionError, Problem
 from twin.description.strict_yaml import read_yaml
 from twin.strategies import Variant, load_job, strategy_of, under
 
@@ -47,8 +48,20 @@ class Given:
 
         Raises DescriptionError with every problem of the rest.
         """
+        self._check_fixed()
         opened = () if self.mapping.get("strategy") == AUTO else ("grid=auto",)  # there a grid is a mistake
         return load_job(self.source, [*self.overrides, *opened, "batch.micro_sequences=auto"])
+
+    def _check_fixed(self) -> None:
+        """Refuse sizes that can be none: what the search leaves open is otherwise not read."""
+        grid, batch = self.mapping.get("grid", AUTO), self.mapping.get("batch")
+        sizes = {f"grid.{axis}": size for axis, size in grid.items()} if isinstance(grid, dict) else {}
+        if isinstance(batch, dict):
+            sizes["batch.micro_sequences"] = batch.get("micro_sequences", AUTO)
+        remedy = "must be a whole number above 0, or auto; a search leaves it open, so it may be left out"
+        wrong = [Problem(key, remedy, size) for key, size in sizes.items() if size != AUTO and not _is_size(size)]
+        if wrong:
+            raise DescriptionError(wrong, str(self.source))
 
     @property
     def fixed(self) -> tuple[str, ...]:
@@ -58,6 +71,10 @@ class Given:
         micro = batch.get("micro_sequences", "auto") if isinstance(batch, dict) else "auto"
         found = {"grid": raw.get("grid", "auto"), "batch.micro_sequences": micro}
         return tuple(key for key, value in found.items() if value != "auto")
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value > 0
 
 
 def job_mapping(given: Given, winner: Job) -> dict[str, Any]:

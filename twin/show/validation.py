@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
 from rich.table import Table
 
+from twin.description.units import format_seconds
 from twin.show.console import make_console, print_json, vars_of
 from twin.validate.groups import by_kind
 
@@ -66,6 +67,14 @@ def shortened(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[:half].rstrip()} … {name[-half:].lstrip()}"
 
 
+def _amount(row: Mapping[str, Any], side: str) -> str:
+    """Write what was predicted or measured with its unit, where the row says that it is a time."""
+    for unit, seconds in (("microseconds", 1e-6), ("milliseconds", 1e-3), ("seconds", 1.0)):
+        if f"{side}_{unit}" in row:
+            return format_seconds(float(row[f"{side}_{unit}"]) * seconds, digits=4)
+    return f"{row[side]:.4g}"
+
+
 def labels(names: Sequence[str]) -> list[str]:
     """Shorten names; of those that would look alike the second half begins where they differ.
 
@@ -113,7 +122,7 @@ def measurements(result: Validation, *, as_json: bool) -> None:
     for row in worst:
         own = {k: v for k, v in row.items() if k not in DERIVED} if "id" not in row else {"": row["id"]}
         shown = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{v}" for k, v in own.items())
-        table.add_row(escape(shown), f"{row['predicted']:.4g}", f"{row['measured']:.4g}", f"{row['error']:+.1%}")
+        table.add_row(escape(shown), _amount(row, "predicted"), _amount(row, "measured"), f"{row['error']:+.1%}")
     console.print(table)
     if result.pieces:
         console.print(_groups("Predicted against measured: peak memory, layers, activations", by_kind(result.pieces)))
