@@ -241,3 +241,11 @@ def test_a_measured_point_is_named_by_value_or_by_name_and_the_exact_one_is_mean
     for at in ({"ranks": 32}, {"ranks": "large"}):
         loaded = load_study(write_study(tmp_path, vary=named, measured=measured_at(at)))
         assert list(own_measured(loaded.study.measured, points_of(loaded, tmp_path))) == [2]
+
+
+def test_a_job_is_no_study_and_a_study_no_job():
+    """Each has the other's keys missing and its own unknown: forty names, and no word of what it is."""
+    with pytest.raises(DescriptionError, match="this is a job; use `fourfold simulate`"):
+        load_study(Path("examples/tiny-gpt.yaml"))
+    with pytest.raises(DescriptionError, match="this is a study; use `fourfold study`"):
+        load_job("examples/studies/weak-scaling.yaml")

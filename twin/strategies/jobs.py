@@ -29,6 +29,8 @@ def load_job(
     if isinstance(source, str | Path):
         path = Path(source)
         raw, origin = {"name": path.stem, **read_yaml(path)}, str(path)
+        if "study" in raw and "model" not in raw:
+            raise DescriptionError([Problem("study", "this is a study; use `fourfold study`", raw["study"])], origin)
     else:
         raw, origin = dict(source), "job"
     if strategy is not None and strategy != raw.get("strategy", DEFAULT_STRATEGY):

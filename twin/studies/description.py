@@ -23,7 +23,7 @@ from twin.description.huggingface import CONFIG, is_directory_of, located
 from twin.description.load import apply_override
 from twin.description.parameter import Kind
 from twin.description.paths import is_path, with_absolute_paths
-from twin.description.problems import DescriptionError, did_you_mean, fail, from_pydantic
+from twin.description.problems import DescriptionError, Problem, did_you_mean, fail, from_pydantic
 from twin.description.spec import Spec
 from twin.description.strict_yaml import read_yaml
 from twin.description.units import SUFFIXES, format_si, parse_quantity
@@ -266,6 +266,9 @@ def load_study(path: Path, overrides: Sequence[str] = ()) -> LoadedStudy:
     Raises DescriptionError with every problem of the file; points are checked one by one later.
     """
     raw = read_yaml(path)
+    if "model" in raw and "study" not in raw:
+        remedy = "this is a job; use `fourfold simulate`, or name it in a study (`job: FILE`)"
+        raise DescriptionError([Problem("model", remedy)], str(path))
     try:
         study = Study.model_validate(raw)
     except ValidationError as error:
