@@ -90,7 +90,7 @@ def _of_all(entry: Entry, found: Anatomy) -> Anatomy | None:
     rest = seconds_by_name({"idle": figures.get("idle_seconds"), "step": figures.get("step_seconds")})
     if not (exposed and phases and device and rest) or sum(phases.values()) <= 0:
         return None
-    compute, slowest = device["compute_seconds"], device.get("slowest_device_wait_seconds", 0.0)
+    compute, slowest = device["compute_seconds"], device["slowest_device_wait_seconds"]
     parts = {"compute": compute, **{f"exposed {axis}": value for axis, value in exposed.items() if value > 0}}
     parts |= {"idle": rest["idle"], **({SLOWEST: slowest} if slowest > 0.0 else {})}
     if not math.isclose(sum(parts.values()), rest["step"], rel_tol=SLACK):

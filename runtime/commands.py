@@ -309,14 +309,13 @@ def _trace_wanted(
         raise fail("--trace-steps", "expected a step or a range such as 3-5", steps)
     if end >= last:  # what is recorded is written when the last of them is done
         raise fail("--trace-steps", f"the run has steps 0 to {last - 1}", steps)
-    if directory.exists() and not force:
-        if process.started_again:
-            return None  # written before the failure
-        raise fail(str(directory), "exists already; choose another directory or pass --force")
-    place = next(place for place in (directory.absolute(), *directory.absolute().parents) if place.exists())
-    if not (place.is_dir() and os.access(place, os.W_OK)):  # it is written at the end of a training
-        raise fail(str(directory), f"cannot be written: not in {place}; choose another --trace")
+    if process.started_again and not force and directory.exists():
+        return None  # written before the failure
     from runtime.tracing.wanted import TraceWanted
+    from twin.trace.store import refuse_run
+
+    if process.rank == 0:  # who writes it, when all is trained
+        refuse_run(directory, overwrite=force)
 
     return TraceWanted(directory, first, end, overwrite=force)
 

@@ -55,7 +55,12 @@ def shown(context: PageContext, query: Query) -> Component:
             ),
             _side_card("By phase", "Compute of a rank and step, by what the step does.", "phases", labels, found),
             _side_card(
-                "By kind", "Busy time by kind of work, hidden behind other work or not.", "kinds", labels, found
+                "By kind",
+                "Busy time by kind of work, hidden behind other work or not; of classes of ranks at the pace of the "
+                "slowest device.",
+                "kinds",
+                labels,
+                found,
             ),
             _side_card(
                 "By stream", "For how long each stream is busy; waits are not counted.", "streams", labels, found

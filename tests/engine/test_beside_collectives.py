@@ -9,6 +9,7 @@ from twin.cost.collective import collective_cost
 from twin.cost.gemm import gemm_seconds
 from twin.cost.placement import Placement
 from twin.description.load import load_machine
+from twin.engine.all_ranks import simulate_ranks
 from twin.engine.simulate import simulate
 from twin.schedule.kernels import Gemm
 from twin.strategies.megatron.job import MegatronJob
@@ -55,6 +56,18 @@ def test_messages_between_nodes_slow_nothing_where_few_channels_carry_them() -> 
         {"pipeline": 2, "context": 2, "tensor": 8}, machine="frontier", batch={"sequences": 4, "micro_sequences": 1}
     )
     assert not quiet(elsewhere)
+
+
+def test_quiet_messages_are_the_same_to_every_engine() -> None:
+    """With classes of ranks whole stretches of ops are known beforehand, with messages beside them or not."""
+    long, batch = {"hidden": 2048, "heads": 16, "sequence": 8192}, {"sequences": 4, "micro_sequences": 1}
+    job = described(
+        {"pipeline": 2, "context": 2, "tensor": 8}, model=long, batch=batch, schedule="interleaved", chunks=2
+    )
+    assert {name.split("_")[0] for name in quiet(job)} >= {"context", "pipeline"}
+    folded, one_by_one = simulate(job), simulate(job, engine="des")
+    assert folded.step_seconds == pytest.approx(one_by_one.step_seconds, rel=1e-12)
+    assert simulate_ranks(job, random=False).step_seconds == pytest.approx(folded.step_seconds, rel=1e-9)
 
 
 def test_a_ring_between_nodes_slows_attention_beside_it_no_more() -> None:

@@ -248,7 +248,12 @@ def test_a_place_for_traces_that_cannot_be_is_refused_before_anything_is_trained
     """It is written at the end of a training, of which it is all that was wanted."""
     (tmp_path / "file").write_text("")
     text = refused(train(alone(tmp_path), tmp_path, "--trace", str(tmp_path / "file" / "trace")))
-    assert "choose another --trace" in text
+    assert "is a file; choose another place" in text
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("")
+    text = refused(train(alone(tmp_path), tmp_path, "--trace", str(tmp_path / "mine"), "--force"))
+    assert "it will not be replaced" in text
+    assert "--force" not in refused(train(alone(tmp_path), tmp_path, "--trace", str(tmp_path / "mine")))
     assert not (tmp_path / "run").exists()
 
 

@@ -128,7 +128,7 @@ class Variation(Spec):
     """(fastest − slowest) / fastest over the devices of the machine, GEMM speed."""
     compute_slowdown: Parameter
     """Relative lengthening of compute while a collective runs beside it, in jobs of one node."""
-    slowdown_share_between_nodes: Parameter | None = None
+    slowdown_between_nodes_share: Parameter | None = None
     """Share of it in jobs of several nodes, whose collectives are given fewer of a device's units; all if absent."""
     collective_slowdown: Parameter
     """Relative lengthening of a collective's transfer while one of its members computes."""
@@ -149,13 +149,17 @@ class Variation(Spec):
 
     def slowdown_on(self, nodes: int) -> Parameter:
         """Return how much longer compute takes beside a collective in a job of so many nodes."""
-        slowdown, share = self.compute_slowdown, self.slowdown_share_between_nodes
-        return slowdown if nodes == 1 or share is None else Parameter(slowdown * share, share.kind, share.source)
+        slowdown, share = self.compute_slowdown, self.slowdown_between_nodes_share
+        if nodes == 1 or share is None:
+            return slowdown
+        return Parameter(
+            slowdown * share, "assumed" if "assumed" in (slowdown.kind, share.kind) else share.kind, share.source
+        )
 
     def slowed_by(self, slowdown: float, source: str) -> Variation:
         """Return the same with another slowdown of compute, on however many nodes."""
         given = Parameter(slowdown, "assumed", source)
-        return self.model_copy(update={"compute_slowdown": given, "slowdown_share_between_nodes": None})
+        return self.model_copy(update={"compute_slowdown": given, "slowdown_between_nodes_share": None})
 
     def least_slowed(self) -> Variation:
         """Return the same with the least slowdown of compute that a job may have, whatever its nodes."""

@@ -31,8 +31,8 @@ performance tables); which release a job runs on is not known. It has nothing to
 MAX_COMPUTE_SLOWDOWN = 0.40
 """Largest slowdown of whole steps under overlap in arXiv 2507.03114."""
 COMPUTE_SLOWDOWN_FACTOR = 1.7
-"""So much more than the mean that is assumed of an A100 were a product and attention slowed that somebody traced
-(0.76 and 0.83, github NVIDIA/nccl issue 1428)."""
+"""So much more than the mean that is assumed of an A100 was a product slowed that somebody traced (0.76, github
+NVIDIA/nccl issue 1428; attention there by 0.83)."""
 COLLECTIVE_SLOWDOWN_FACTOR = 2.0
 """Assumed factor on the slowdown of collectives beside compute; at least `MIN_PESSIMISTIC`."""
 MIN_PESSIMISTIC = 0.5

@@ -54,12 +54,19 @@ class Given:
 
     def _check_fixed(self) -> None:
         """Refuse sizes that can be none: what the search leaves open is otherwise not read."""
-        grid, batch = self.mapping.get("grid", AUTO), self.mapping.get("batch")
+        grid, batch = self.mapping.get("grid", AUTO), self.mapping.get("batch", {})
+        open_anyway = "a search leaves it open, so it may be left out"
+        if not isinstance(grid, dict) and grid != AUTO:
+            raise DescriptionError(
+                [Problem("grid", f"must be sizes by axis, or auto; {open_anyway}", grid)], str(self.source)
+            )
+        if not isinstance(batch, dict):
+            raise DescriptionError([Problem("batch", "must be keys, such as sequences", batch)], str(self.source))
         sizes = {f"grid.{axis}": size for axis, size in grid.items()} if isinstance(grid, dict) else {}
-        if isinstance(batch, dict):
-            sizes["batch.micro_sequences"] = batch.get("micro_sequences", AUTO)
-        remedy = "must be a whole number above 0, or auto; a search leaves it open, so it may be left out"
-        wrong = [Problem(key, remedy, size) for key, size in sizes.items() if size != AUTO and not _is_size(size)]
+        if (micro := batch.get("micro_sequences", AUTO)) != AUTO:
+            sizes["batch.micro_sequences"] = micro
+        remedy = f"must be a whole number above 0; {open_anyway}"
+        wrong = [Problem(key, remedy, size) for key, size in sizes.items() if not _is_size(size)]
         if wrong:
             raise DescriptionError(wrong, str(self.source))
 

@@ -85,6 +85,8 @@ def labels(names: Sequence[str]) -> list[str]:
     found = [shortened(name) for name in names]
     for label in [label for label, count in Counter(found).items() if count > 1]:
         own = [number for number, each in enumerate(found) if each == label]
+        if len({names[number] for number in own}) == 1:
+            continue
         alike = [names[number] for number in own]
         differ = next((i for i, letters in enumerate(zip(*alike, strict=False)) if len(set(letters)) > 1), 0)
         begin, half = alike[0].rfind(" ", 0, differ) + 1, LONGEST_NAME // 2

@@ -24,14 +24,7 @@ def written_whole(
     files by names that match one of `own`.
     """
     target = target.resolve()
-    if target.exists():
-        if not overwrite and target.is_dir() and (target / mark).is_file():
-            raise fail(str(target), "exists already; choose another directory or pass --force")
-        if not overwrite:
-            raise fail(str(target), f"exists already and is not a {kind}; choose another directory")
-        if not target.is_dir() or (any(target.iterdir()) and not (target / mark).is_file()):
-            raise fail(str(target), f"is not a {kind}, for it has no {mark}; it will not be replaced")
-        _refuse_others(target, kind, own)
+    refuse_kept(target, mark, kind, overwrite=overwrite, own=own)
     temporary = target.parent / f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
         temporary.mkdir(parents=True)
@@ -43,6 +36,33 @@ def written_whole(
         raise fail(str(target), f"cannot be written: {error.strerror}; choose another place") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def refuse_kept(target: Path, mark: str, kind: str, *, overwrite: bool, own: Sequence[str] = ("*",)) -> None:
+    """Refuse a target that `written_whole` would not replace, or could not be made; raises DescriptionError."""
+    try:
+        if not target.exists():
+            place = next(place for place in target.absolute().parents if place.exists())
+            if not place.is_dir():
+                raise fail(str(target), f"cannot be written: {place} is a file; choose another place")
+            if not os.access(place, os.W_OK | os.X_OK):
+                raise fail(str(target), f"cannot be written: nothing may be written in {place}; choose another place")
+            return
+        known = target.is_dir() and (target / mark).is_file()
+        empty = target.is_dir() and not any(target.iterdir())
+        if not overwrite and (known or empty):
+            raise fail(str(target), "exists already; choose another directory or pass --force")
+        if not overwrite:
+            raise fail(str(target), f"exists already and is not a {kind}; choose another directory")
+        if not known and not empty:
+            raise fail(str(target), f"is not a {kind}, for it has no {mark}; it will not be replaced")
+        _refuse_others(target, kind, own)
+        if not os.access(target.parent, os.W_OK | os.X_OK):
+            raise fail(
+                str(target), f"cannot be replaced: nothing may be written in {target.parent}; choose another place"
+            )
+    except OSError as error:
+        raise fail(str(target), f"cannot be written: {error.strerror}; choose another place") from None
 
 
 def _refuse_others(target: Path, kind: str, own: Sequence[str]) -> None:

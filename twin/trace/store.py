@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from twin.description.problems import DescriptionError, fail
-from twin.trace.directory import written_whole
+from twin.trace.directory import refuse_kept, written_whole
 from twin.trace.numbers import Numbers
 from twin.trace.table import SCHEMA, check_table
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
+RUN = "run of Fourfold"
 EVENTS = "events.parquet"
 CLASSES = "classes.parquet"
 MAX_MANIFEST_BYTES = 16 << 20
@@ -44,6 +45,11 @@ class Trace:
     events: pa.Table
 
 
+def refuse_run(directory: Path, *, overwrite: bool) -> None:
+    """Refuse a place where no run could be written; raises DescriptionError."""
+    refuse_kept(directory.resolve(), MANIFEST, RUN, overwrite=overwrite)
+
+
 def write_trace(
     directory: Path,
     manifest: Mapping[str, Any],
@@ -60,7 +66,7 @@ def write_trace(
     further files by name (the resolved job, a timeline page), `more` further tables. An existing
     directory is replaced only if it is a run itself and `overwrite` is set.
     """
-    with written_whole(directory, MANIFEST, "run of Fourfold", overwrite=overwrite) as temporary:
+    with written_whole(directory, MANIFEST, RUN, overwrite=overwrite) as temporary:
         tables = {EVENTS: events} | ({} if rank_class is None else {CLASSES: rank_class})
         tables |= more or {}
         for name, table in tables.items():
