@@ -183,7 +183,7 @@ def test_existing_directories_are_kept(tmp_path):
 
 def test_where_nothing_can_be_written_says_so(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(DescriptionError, match="cannot be written: .* is a file; choose another place"):
+    with pytest.raises(DescriptionError, match=r"cannot be written: .* is a file; choose another place"):
         build_dataset(tmp_path / "file" / "set", DOCUMENTS)
     with pytest.raises(DescriptionError, match="cannot be written: File exists"):
         default_dataset(tmp_path / "file")
