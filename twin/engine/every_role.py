@@ -93,8 +93,8 @@ class _Run:
         self.misjudged = bool(expected)
         """Whether something may have begun earlier than was taken."""
         self._nominal, self._variation = nominal, variation
-        self._stretch, self._beside = 1.0 + interference.compute, 1.0 / (1.0 + interference.collective)
-        self._quiet = interference.quiet
+        self._stretch, self._quiet = 1.0 + interference.compute, interference.quiet
+        self._speed_beside = interference.speed_beside
         slowness = np.ascontiguousarray(variation.slowness).reshape(-1)
         self.roles = [Ranks(i, part, slowness, record) for i, part in enumerate(nominal.parts)]
         axes = nominal.axes
@@ -111,7 +111,7 @@ class _Run:
         """Divide the communicators' groups by the roles of their members."""
         calls = self.roles[0].part.program.calls
         units = {
-            name: units_of(name, self._nominal, self.roles, 1.0 if name in self._quiet else self._beside)
+            name: units_of(name, self._nominal, self.roles, self._speed_beside(name))
             for name in dict.fromkeys(name for name, _, _ in calls)
         }
         for role in self.roles:
@@ -259,8 +259,7 @@ class _Run:
         startup, transfer = self._price(unit, meeting.call, meeting.came[unit.first][0])
         meeting.gate = came[unit.members].max(axis=1)
         meeting.begin = meeting.gate if unit.last_end is None else np.maximum(meeting.gate, unit.last_end)
-        beside = 1.0 if unit.name in self._quiet else self._beside
-        meeting.end = unit.last_end = meeting.begin + (startup + transfer / beside)
+        meeting.end = unit.last_end = meeting.begin + (startup + transfer / self._speed_beside(unit.name))
         meeting.first, meeting.latest = float(meeting.begin.min()), float(meeting.end.max())
         self.misjudged = self.misjudged or any(self.roles[r].let > meeting.first for r in unit.roles)
         for r in unit.roles:

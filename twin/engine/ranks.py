@@ -65,6 +65,10 @@ class Interference:
     quiet: frozenset[str] = frozenset()
     """Communicators that have no part in either."""
 
+    def speed_beside(self, communicator: str) -> float:
+        """Return the speed of a communicator's transfers beside compute, relative to alone."""
+        return 1.0 if communicator in self.quiet else 1.0 / (1.0 + self.collective)
+
 
 @dataclass(frozen=True)
 class Recorded:
@@ -139,10 +143,9 @@ class _Run:
         self._cube, self._price, self._variation = cube, price, variation
         self._bundles = bundles
         self._stretch = 1.0 + interference.compute
-        beside, quiet = 1.0 / (1.0 + interference.collective), interference.quiet
         communicators = dict.fromkeys(c for c, _, _ in program.calls)
-        self._streams = {c: Stream(axis_of(c), along[c], 1.0 if c in quiet else beside) for c in communicators}
-        self._loud = [stream for name, stream in self._streams.items() if name not in quiet]
+        self._streams = {c: Stream(axis_of(c), along[c], interference.speed_beside(c)) for c in communicators}
+        self._loud = [stream for name, stream in self._streams.items() if name not in interference.quiet]
         booked = dict.fromkeys([*cube.axes, *(stream.axis for stream in self._streams.values())])
         self.now = cube.zeros()
         self._floor = 0.0
